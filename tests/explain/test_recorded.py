@@ -73,6 +73,52 @@ def test_one_untraced_step_is_no_median(run, tmp_path):
     assert "Untraced: 2.0 ms in the one step before tracing" in out
 
 
+def summary(run, tmp_path, **recording):
+    builder = two_steps()
+    builder.header["walkthrough"] = recording
+    return json.loads(run(builder.write(tmp_path / "made.json"), "--json").out)["recording_summary"]
+
+
+def test_how_it_was_traced_is_told_with_the_steps_around(run, tmp_path):
+    found = summary(
+        run,
+        tmp_path,
+        untraced_step_ms=[0.5] * 9,
+        untraced_after_ms=[0.52] * 10,
+        warmup=10,
+        asked={"warmup": 10, "steps": 2},
+        total_steps=22,
+    )
+    assert (found["before_us"], found["after_us"], found["alike"]) == (500, 520, True)
+    assert found["slower"] == pytest.approx(1000 / 520)
+    assert found["text"] == (
+        "traced: 2 of 22 steps; untraced: median 500.0 us per step over the 9 steps before tracing, 520.0 us over "
+        "the 10 steps after it, alike; a traced step takes 1.92x as long"
+    )
+
+
+def test_less_than_was_asked_for_is_said_with_its_reason(run, tmp_path):
+    asked = {"warmup": 10, "steps": 3}
+    cut = summary(run, tmp_path, warmup=3, asked=asked, total_steps=6)["text"]
+    assert cut == (
+        "traced: 2 of 6 steps instead of 3, after 3 steps of warm-up instead of 10, as the program ended after 6"
+    )
+    anew = summary(run, tmp_path, warmup=3, asked=asked | {"steps": 2}, total_steps=120)["text"]
+    assert anew == "traced: 2 of 120 steps, after 3 steps of warm-up instead of 10"
+
+
+def test_untraced_steps_that_are_not_alike_have_a_range(run, tmp_path):
+    found = summary(run, tmp_path, untraced_step_ms=[1.0] * 5, untraced_after_ms=[2.0] * 5)
+    assert found["alike"] is False and (found["least_us"], found["most_us"]) == (1000, 2000)
+    assert "not alike, half of them 1.0 ms to 2.0 ms" in found["text"]
+
+
+def test_backward_passes_per_step_are_rounded(run, tmp_path):
+    builder = two_steps()
+    builder.header["walkthrough"] = {"backwards_per_step": 73 / 3}
+    assert "24.3 backward passes per step" in run(builder.write(tmp_path / "made.json"), "--all").out
+
+
 def epochs(builder):
     """Three steps of 1 ms; before the second one the DataLoader ends, and its workers start for 100 ms."""
     loader, begin = "_MultiProcessingDataLoaderIter", 0

@@ -37,6 +37,7 @@ def made(durations, role="other"):
         ([100, 100, 130], [2]),
         ([100, 105, 180], [2]),
         ([100, 115, 130], []),
+        ([3800, 3800, 3800, 4200], []),  # a tenth longer is not far longer
         ([100, 200, 200], []),  # shorter than the others: nothing to explain
         ([100, 100, 200, 200], []),
         ([100, 101, 99, 100, 300], [4]),
@@ -69,6 +70,18 @@ def steps_with_a_gap(gap=800):
         builder.launch("k", begin + 30, 10, begin + 50, 150, **{"blocks per SM": 1})
         begin += length
     return builder
+
+
+def test_of_a_step_and_of_steps_the_words_agree(analysis):
+    once = next(finding for finding in advise(analysis(steps_with_a_gap())).findings if finding.id == "outlier_steps")
+    assert once.what == "a step that takes far longer than the others" and "leave it out" in once.why
+    builder = steps_with_a_gap()
+    for event in steps_with_a_gap().events:
+        if event["ph"] == "X":
+            event["name"] = event["name"].replace("ProfilerStep#", "ProfilerStep#1")
+            builder.events.append(event | {"ts": event["ts"] + 1600})
+    twice = next(finding for finding in advise(analysis(builder)).findings if finding.id == "outlier_steps")
+    assert twice.what == "steps that take far longer than the others" and "leave them out" in twice.why
 
 
 def test_a_step_with_a_gap_is_named_and_kept_out_of_the_advice(analysis):

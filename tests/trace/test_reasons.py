@@ -20,12 +20,12 @@ class Loop(TraceBuilder):
         if recording is not None:
             self.header["walkthrough"] = recording
 
-    def train(self, steps=1, before=lambda: None, after=lambda: None, load=100):
+    def train(self, steps=1, before=lambda: None, after=lambda: None, load=100, sequenced=False):
         for _ in range(steps):
             begin = self.now
             before()
             self.load(load)
-            self.compute("aten::addmm", 200)
+            self.compute("aten::addmm", 200, sequenced)
             self.compute("autograd::engine::evaluate_function: AddmmBackward0", 300)
             self.compute("Optimizer.step#SGD.step", 100)
             after()
@@ -37,8 +37,10 @@ class Loop(TraceBuilder):
         self.loading(self.now, us, loader or self.loader)
         self.now += us
 
-    def compute(self, name, us):
-        self.op(name, self.now, us)
+    def compute(self, name, us, sequenced=False):
+        op = self.op(name, self.now, us)
+        if sequenced:
+            op["args"]["Sequence number"] = self.now
         self.now += us
 
     def end_epoch(self, start_workers=20_000):
@@ -46,10 +48,11 @@ class Loop(TraceBuilder):
         self.load(50)
         self.now += start_workers
 
-    def evaluate(self, batches=10):
+    def evaluate(self, batches=10, sequenced=False):
         for _ in range(batches):
             self.load(100, "_SingleProcessDataLoaderIter")
-            self.compute("aten::addmm", 200)
+            self.compute("aten::mul", 20, sequenced=True)  # of an environment, say
+            self.compute("aten::addmm", 200, sequenced)
         self.load(5, "_SingleProcessDataLoaderIter")
 
     def save(self, us=9000):
@@ -145,13 +148,40 @@ def test_where_gradients_are_accumulated_an_epochs_step_has_one_call_more_than_u
     assert (epoch.reasons, epoch.wait_us) == (("new epoch",), 50 + 20_000 + 100)
 
 
-def test_an_evaluation_is_forward_passes_without_backward_ones(analysis):
+def test_forward_passes_without_backward_ones_may_be_a_rollout(analysis):
     loop = Loop().train(2)
     loop.train(after=loop.evaluate).train(2)
     result = analysis(loop)
     [outlier] = result.outliers
-    assert (outlier.name, outlier.reasons, doing(outlier)) == ("2", ("evaluation",), "holds an evaluation")
+    assert (outlier.name, outlier.reasons) == ("2", ("forward passes",))
+    assert "an evaluation, or a rollout" in doing(outlier)
     assert result.typical.steps.mean_us == 700
+
+
+def test_they_are_an_evaluation_where_the_recording_says_so(analysis):
+    loop = Loop(recording=happening(2, "evaluation")).train(2)
+    loop.train(after=loop.evaluate).train(2)
+    [outlier] = analysis(loop).outliers
+    assert (outlier.reasons, doing(outlier)) == (("evaluation",), "holds an evaluation")
+
+
+@pytest.mark.parametrize(("gradients", "reasons"), [(True, ()), (False, ("forward passes",))])
+def test_forward_passes_that_gradients_are_recorded_for_are_no_evaluation(analysis, gradients, reasons):
+    loop = Loop().train(2, sequenced=True)
+    loop.train(after=lambda: loop.evaluate(sequenced=gradients), sequenced=True).train(2, sequenced=True)
+    assert [outlier.reasons for outlier in analysis(loop).outliers] == [reasons]
+
+
+def test_what_runs_inside_an_operator_with_gradients_needs_no_number_of_its_own(analysis):
+    loop = Loop().train(2, sequenced=True)
+
+    def compiled():
+        for _ in range(10):
+            loop.op("CompiledFunction", loop.now, 200)["args"]["Sequence number"] = 1
+            loop.compute("aten::addmm", 200)
+
+    loop.train(after=compiled, sequenced=True).train(2, sequenced=True)
+    assert [outlier.reasons for outlier in analysis(loop).outliers] == [()]
 
 
 def test_an_evaluation_of_compiled_code_is_told_by_its_batches(analysis):
@@ -160,7 +190,7 @@ def test_an_evaluation_of_compiled_code_is_told_by_its_batches(analysis):
     for event in loop.events:
         event["name"] = event["name"].replace("aten::addmm", "Torch-Compiled Region")
     [outlier] = analysis(loop).outliers
-    assert outlier.reasons == ("evaluation",)
+    assert outlier.reasons == ("forward passes",)
 
 
 def test_a_longer_batch_is_no_evaluation(analysis):
@@ -224,7 +254,7 @@ def test_a_short_evaluation_in_one_of_three_steps_is_kept_apart(analysis):
     loop = Loop().train()
     loop.train(after=lambda: loop.evaluate(batches=1)).train()
     result = analysis(loop)
-    assert [outlier.us for outlier in result.outliers] == [1005]
+    assert [outlier.us for outlier in result.outliers] == [1025]
     assert result.typical.steps.mean_us == 700
 
 

@@ -9,7 +9,7 @@ from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
 
 from walkthrough.advice.gains import ALIKE, advise
 from walkthrough.advice.report import report
-from walkthrough.advice.verdict import verdict
+from walkthrough.advice.verdict import bound
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.communication import communication
 from walkthrough.trace.idle import idle, longest_stall
@@ -646,7 +646,7 @@ def test_a_gpu_that_mostly_communicates_is_never_compute_bound(analysis):
     builder.launch("volta_h884gemm_128x128", 5, 5, 10, 600, op=op)
     builder.launch("ncclDevKernel_AllReduce", 22, 5, 610, 380)
     result = analysis(builder)
-    text = verdict(result.typical, [])
+    text = bound(result.typical)
     assert text == "kernels that compute fill 60% of the step, communication alone 38%, and nothing else stands out"
 
 

@@ -71,6 +71,7 @@ class Cost(Struct, frozen=True, kw_only=True):
     shortens_gpu_work: bool = False
     joins_launches: bool = False
     changes_training: bool = False
+    of_all_steps: bool = False
 
     def evidence(self, a: Analysis) -> Evidence | None:
         """What the rule for that trace finds; None where this is no cost of such a trace."""
@@ -97,7 +98,8 @@ class Advice(Struct, frozen=True):
     or what it slows down, as a share of the mean typical step, 0..1. predicted_gain: at most this many times faster;
     None where there is no bound. estimated_gain: so many times faster by a replay of the trace; None where that cannot
     tell. low_gain: what of the estimate is nearly sure, by the `error` of the cost: what the profiler takes is in the
-    times that are saved, and what replaces a cost costs too, so that estimates err upwards. error: see `Cost`.
+    times that are saved, and what replaces a cost costs too, so that estimates err upwards. error: see `Cost`. weight:
+    the share of the program's time that typical steps stand for, by which all gains are weighed already, 0..1.
     """
 
     step: str | None
@@ -110,6 +112,12 @@ class Advice(Struct, frozen=True):
     do: str = ""
     low_gain: float | None = None
     error: float = WAITING
+    weight: float = 1.0
+
+    @property
+    def share_of_time(self) -> float:
+        """The cost as a share of the program's time, 0..1."""
+        return self.share_of_step * self.weight
 
     @property
     def cost(self) -> Cost:
@@ -118,15 +126,15 @@ class Advice(Struct, frozen=True):
 
     @property
     def remaining(self) -> float:
-        """The share of the step that is surely left to save nothing: by the lower end of the gain.
+        """The share of the time that is surely left to save nothing: by the lower end of the gain.
 
-        Where no replay tells, the bound is taken, which is as uncertain as an estimate, else the share of the step.
+        Where no replay tells, the bound is taken, which is as uncertain as an estimate, else the share of the time.
         """
         if self.low_gain:
             return 1 / self.low_gain
         if gain := self.estimated_gain or self.predicted_gain:
             return 1 - (1 - 1 / gain) * (1 - self.error)
-        return 1 - self.share_of_step * (1 - max(self.error, UNKNOWN))
+        return 1 - self.share_of_time * (1 - max(self.error, UNKNOWN))
 
 
 class Finding(Struct, frozen=True):
@@ -232,6 +240,7 @@ COSTS = (
         on_gpu=input_costs.persistent_workers,
         on_cpu=input_costs.persistent_workers,
         idle=("dataloader",),
+        of_all_steps=True,
     ),
     Cost(
         id="pinned_memory",

@@ -4,7 +4,8 @@ The predicted gain is Amdahl's bound: how many times faster the mean typical ste
 behind other work. The measured gain is at most that, as long as only this cost changes. (A bigger batch changes more:
 work that is done once per step, such as the optimizer's, is then done less often per image.) Where more may change than
 the trace shows, there is no bound, and the cost's share ranks it. The estimated gain takes into account what else
-bounds the step: the trace is replayed for it.
+bounds the step: the trace is replayed for it. Where far longer steps recur, all of these are weighed by the share of
+the program's time that typical steps stand for.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,6 +20,7 @@ from walkthrough.advice.catalogue import COSTS, Advice, Cost, Finding
 from walkthrough.advice.evidence import WORTHWHILE, Evidence
 from walkthrough.advice.replay import MAX_ERROR, Change, Replay
 from walkthrough.advice.verdict import bound, gain_text, stalled, verdict, why_idle
+from walkthrough.advice.wait_costs import long_steps
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover
@@ -76,14 +78,30 @@ def advise(analysis: Analysis) -> Advised:
     costs, found, together = costs_of(a, shown), list[Finding](), list[Combination]()
     if a.on_gpu and not a.trace.partial and not a.workload.unusable:
         gains = Gains(a)
-        costs = [gains.estimated(item) for item in costs]
-        found = findings(a, shown, gains, costs)
+        costs = [_of_all_steps(a, gains.estimated(item)) for item in costs]
+        found = findings(a, shown, costs)
         worth, together = gains.worth_following(ranked(costs))
     else:
+        costs = [_of_all_steps(a, item) for item in costs]
         worth = [item for item in ranked(costs) if _is_noticeable(item)]
     if stalled(a):
         worth = despite_a_stall(worth)
-    return Advised(costs, worth, together, found, verdict(a, worth), bound(a, worth), why_idle(a))
+    text = bound(a, worth)
+    return Advised(costs, worth, together, found, verdict(a, worth, text), text, why_idle(a))
+
+
+def _of_all_steps(a: Analysis, item: Advice) -> Advice:
+    """The advice with its gains weighed by the share of the program's time that typical steps stand for."""
+    weight = 1.0 if item.cost.of_all_steps else long_steps(a).weight
+    predicted, estimated, low = (
+        _weighed(gain, weight) for gain in (item.predicted_gain, item.estimated_gain, item.low_gain)
+    )
+    return replace(item, weight=weight, predicted_gain=predicted, estimated_gain=estimated, low_gain=low)
+
+
+def _weighed(gain: float | None, weight: float) -> float | None:
+    """How many times faster a program is where `weight` of its time is `gain` times faster; None for None."""
+    return gain if not gain or weight == 1 else 1 / (1 - weight * (1 - 1 / gain))
 
 
 def evidence(a: Analysis) -> dict[str, Evidence]:
@@ -118,15 +136,14 @@ def costs_of(a: Analysis, shown: Mapping[str, Evidence]) -> list[Advice]:
     ]
 
 
-def findings(a: Analysis, shown: Mapping[str, Evidence], gains: "Gains", costs: Sequence[Advice] = ()) -> list[Finding]:
+def findings(a: Analysis, shown: Mapping[str, Evidence], costs: Sequence[Advice]) -> list[Finding]:
     """What stands out, the longest time first, what is about the trace as a whole before all else. costs: estimated."""
     rows, estimates = [], {item.id: item.estimated_gain for item in costs}
     for cost in COSTS:
         found = shown.get(cost.id)
         if found and found.what:
             us = found.share * a.steps.mean_us if found.us_per_step is None else found.us_per_step
-            gain = gains.replay.gain(gains.change(cost)) if cost.change and not cost.title else estimates.get(cost.id)
-            why = found.detail or found.why
+            why, gain = found.detail or found.why, estimates.get(cost.id)
             finding = Finding(cost.finding, cost.id, found.what, why, us, found.do, gain, found.when)
             rows.append((not cost.of_trace, -us, finding))
     return [finding for *_, finding in sorted(rows, key=lambda row: row[:2])]
@@ -140,7 +157,7 @@ def ranked(costs: Iterable[Advice]) -> list[Advice]:
     A bigger batch is ranked by the cost that the trace shows, and after what is alike: its estimate is for twice the
     batch, which gains where the trace shows hardly a cost, but trains something else.
     """
-    left = sorted((item for item in costs if item.share_of_step >= WORTHWHILE), key=_remaining)
+    left = sorted((item for item in costs if item.share_of_time >= WORTHWHILE), key=_remaining)
     result = []
     while left:
         limit = min(ALIKE * _remaining(left[0]), 1 / ALIKE)
@@ -153,10 +170,10 @@ def ranked(costs: Iterable[Advice]) -> list[Advice]:
 
 
 def _remaining(item: Advice) -> float:
-    """The share of the step that is left; see `ranked` on a bigger batch."""
+    """The share of the time that is left; see `ranked` on a bigger batch."""
     if not item.cost.changes_training:
         return item.remaining
-    by_share = 1 - item.share_of_step * (1 - item.error)
+    by_share = 1 - item.share_of_time * (1 - item.error)
     return max(item.remaining, by_share) if item.estimated_gain else 1.0
 
 
@@ -169,7 +186,7 @@ def despite_a_stall(advice: Iterable[Advice]) -> list[Advice]:
 
 
 class Gains:
-    """How many times faster the typical steps would be without some of their costs, by replays of the trace."""
+    """How many times faster a program would be without some of its typical steps' costs, by replays of the trace."""
 
     def __init__(self, a: Analysis) -> None:
         self._a = a
@@ -181,6 +198,10 @@ class Gains:
         steps = self._a.whole.steps
         return Replay(self._a.trace, steps, ~is_outlier(steps))
 
+    def gain(self, change: Change) -> float:
+        """How many times faster the program is with a change; 0.0 where the replay cannot tell."""
+        return _weighed(self.replay.gain(change), long_steps(self._a).weight) or 0.0
+
     def change(self, cost: Cost) -> Change:
         """What treating a cost that has a change would change."""
         if cost.id not in self._changes:
@@ -189,8 +210,8 @@ class Gains:
         return self._changes[cost.id]
 
     def estimated(self, item: Advice) -> Advice:
-        """With the gain of a replay, and what of it is sure. One beyond the bound is that bound or, far beyond it,
-        proves that it is none.
+        """With the gain of a replay for typical steps, and what of it is sure. One beyond the bound is that bound or,
+        far beyond it, proves that it is none.
 
         Less work on the CPU also lets it run ahead, and a bigger batch is more samples. No bound leaves less than the
         kernels and copies that stay.
@@ -233,7 +254,7 @@ class Gains:
         gain, bound = item.estimated_gain, item.predicted_gain
         if gain is None:
             return ""
-        is_beyond = bound is None and gain * (1 - item.share_of_step) >= FAR
+        is_beyond = bound is None and gain * (1 - item.share_of_time) >= FAR
         if not is_beyond and (bound is None or gain * FAR > bound):
             return ""
         if item.cost.changes_training:
@@ -241,10 +262,10 @@ class Gains:
         if is_beyond:
             return "; it gains more than that time, since the CPU then runs ahead of the GPU"
         change, steps = self.change(item.cost), self._a.steps
-        if (self.replay.gain(replace(change, at_least=None)) or 0.0) >= gain * FAR:
+        if self.gain(replace(change, at_least=None)) >= gain * FAR:
             return "; what is overlapped still takes its time, and no step takes less"
         without_cpu = Change(cpu=[(Cover(steps.cpu_start, steps.cpu_end), 0.0)])
-        if (self.replay.gain(change | without_cpu) or 0.0) >= gain * FAR:
+        if self.gain(change | without_cpu) >= gain * FAR:
             return "; without that cost the CPU bounds the step"
         return ""
 
@@ -262,7 +283,7 @@ class Gains:
         left = sorted(advice[1:], key=lambda item: -item.share_of_step)
         left = [item for item in left if item.estimated_gain is not None]
         combinations = []
-        while left and len(taken) < MOST_COMBINED:
+        while len(taken) < MOST_COMBINED:
             left = [item for item in left if not any(_alternative(item.cost, other.cost) for other in taken)]
             if not left:
                 break
@@ -280,7 +301,7 @@ class Gains:
 
     def _together(self, advice: Sequence[Advice]) -> float:
         """Of several pieces of advice together; 0.0 where the replay cannot tell."""
-        return self.replay.gain(reduce(or_, (self.change(item.cost) for item in advice))) or 0.0
+        return self.gain(reduce(or_, (self.change(item.cost) for item in advice)))
 
 
 def _alternative(one: Cost, other: Cost) -> bool:

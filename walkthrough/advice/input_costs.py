@@ -191,12 +191,10 @@ def persistent_workers(a: Analysis) -> Evidence | None:
         return None
     if not any(loader.num_workers and not loader.persistent_workers for loader in recording.loaders):
         return None
-    longer = recording.epoch_begin_us
-    share = longer / (longer + recording.steps_per_epoch * recording.untraced_us)
     return bounded(
-        f"the first of an epoch's {recording.steps_per_epoch} steps takes {rounded_time(longer)} longer, {share:.0%} "
-        "of the epoch: workers start anew",
-        share,
+        f"the first of an epoch's {recording.epoch_steps:.0f} steps takes {rounded_time(recording.epoch_begin_us)} "
+        f"longer, {recording.epoch_share:.0%} of the time: workers start anew",
+        recording.epoch_share,
         do="persistent_workers=True keeps them; where little is done for each batch, num_workers=0 needs none",
     )
 

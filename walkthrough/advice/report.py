@@ -10,7 +10,7 @@ from msgspec.structs import asdict
 from walkthrough.advice import verdict
 from walkthrough.advice.catalogue import Advice, Finding
 from walkthrough.advice.gains import Combination, advise, longest_gap
-from walkthrough.advice.wait_costs import REMEDIES, doing, ways_to_communicate_less
+from walkthrough.advice.wait_costs import REMEDIES, doing, long_steps, ways_to_communicate_less
 from walkthrough.terminal import micro_sign
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.communication import sequences
@@ -26,7 +26,17 @@ TOP_NAMES, ALL_NAMES = 8, 500  # rows of kernels and operators: of a report, of 
 TOP_ALLOCATIONS = 12
 MAX_POINTS = 2000  # of a memory curve: more than a screen has columns
 MAX_STEPS = 1000  # whose times are sent one by one
-SENTENCES = ("why", "do", "recorded", "warnings", "verdict", "bound", "why_idle", "notes")  # keys of texts with times
+SENTENCES = (
+    "why",
+    "do",
+    "recorded",
+    "text",
+    "warnings",
+    "verdict",
+    "bound",
+    "why_idle",
+    "notes",
+)  # keys of texts with times
 
 
 def report(analysis: Analysis) -> dict[str, Any]:
@@ -34,10 +44,11 @@ def report(analysis: Analysis) -> dict[str, Any]:
 
     Of all steps: "steps" (but for "typical_us"), "gpus", "kernels", "copies", "memory", "kinds", as TensorBoard's
     profiler plugin defines them; kernels, copies and memory outside of the steps too. Of one typical step: "typical",
-    "idle", "advice", "findings"; "per" says so in words. `tables` has more rows.
+    "idle", "advice", "findings"; "per" says so in words; but gains are of the program, by the weight that "long_steps"
+    leave to typical ones. `tables` has more rows.
     """
     a, trace, steps, recording = analysis, analysis.trace, analysis.steps, analysis.trace.recording
-    advised = advise(a)
+    advised, long = advise(a), long_steps(a)
     kernels = a.all_tables.kernels
     return _finite(
         {
@@ -48,6 +59,8 @@ def report(analysis: Analysis) -> dict[str, Any]:
             "sampled": a.typical.workload.recorded < 1,
             "recorded": verdict.recorded(a),
             "recording": None if recording is None else to_builtins(recording),
+            "recording_summary": to_builtins(verdict.traced(a)),
+            "long_steps": asdict(long) | {"reasons": list(long.reasons), "weight": long.weight},
             "samples_per_step": recording.samples_per_step if recording else None,
             "rank": trace.rank,
             "device": verdict.device(a),

@@ -3,16 +3,19 @@
 from collections.abc import Sequence
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from walkthrough.advice.catalogue import Advice
-from walkthrough.advice.wait_costs import REMEDIES, cpu_work, doing
+from walkthrough.advice.wait_costs import BESIDES, REMEDIES, cpu_work, doing, long_steps
 from walkthrough.results.errors import printable
-from walkthrough.terminal import rounded_time, time_text
+from walkthrough.terminal import counted, rounded_time, time_text
 from walkthrough.trace.analysis import Analysis
+from walkthrough.trace.columns import median, quantile
 from walkthrough.trace.communication import COMPUTE, EXPOSED, OVERLAPPED
 from walkthrough.trace.idle import CAUSES, Idle, longest_stall
 from walkthrough.trace.kernel_names import ATTENTION, CONVOLUTION, MATRIX, short_name
-from walkthrough.trace.outliers import CUT, Outlier, is_undecided
+from walkthrough.trace.outliers import CUT, NOTICEABLE, LongSteps, Outlier, is_undecided
 from walkthrough.trace.reader import NEW_EPOCH, Loader, Recording
 
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
@@ -21,11 +24,13 @@ MUCH = 0.1  # of the step: with collectives alone for longer, a GPU is not bound
 COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
 BUSY = 0.05  # of the step: a GPU that is idle for less is busy
 MOST_CAUSES, MENTIONED_CAUSE = 3, 0.1  # of why a GPU is idle: so many, of so much of that time
+ALIKE, MANY = 1.1, 5  # times as long: steps that differ by less; so many have a range
 SURE = 0.1  # the error of an estimate that is said as one number,
 NARROW = 1.05  # times: if it is so near to its lower end
 LEAST = 1.02  # times faster: a smaller gain is not said
 MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
 MOST_LOADERS = 3  # that are named
+MOSTLY = 0.5  # of the time: far longer steps that take so much longer come first
 ROLES = {
     "kernel": "a GPU kernel runs",
     "memcpy": "the GPU only copies",
@@ -83,20 +88,44 @@ def range_text(estimate: float, low: float, error: float) -> str:
     return f"{low:.{decimals}f}x to {estimate:.{decimals}f}x"
 
 
-def verdict(a: Analysis, advice: Sequence[Advice]) -> str:
-    """One sentence on what bounds the typical steps, and on what to do first of the (ranked) advice."""
-    text, first = bound(a, advice), _first(advice)
+def verdict(a: Analysis, advice: Sequence[Advice], text: str) -> str:
+    """The text of `bound`, and what to do first of the (ranked) advice."""
+    first = _first(advice)
     return f"{text}; {first}" if first and a.workload.has_steps and not a.trace.partial else text
 
 
 def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
-    """One sentence on what bounds the typical steps; where there is little to do, also on what is left to try."""
+    """One sentence on what bounds the typical steps; where there is little to do, also on what is left to try.
+
+    Also on far longer steps: first, if they recur and are most of the time.
+    """
     if a.trace.partial:
         return "the file is cut off or damaged, and what is missing may be what matters: record it again"
     if not a.workload.has_steps:
         return why_no_steps(a)
-    one_step = "a typical step" if a.outliers else "the step" if a.steps.marked else "the trace"
-    return _of_gpu(a, advice, one_step) if a.on_gpu else _of_cpu(a, advice, one_step)
+    long = long_steps(a)
+    one_step = "the step" if a.steps.marked else "the trace"
+    if a.outliers or long.weight < 1:
+        one_step = "a typical step"
+    text = _of_gpu(a, advice, one_step) if a.on_gpu else _of_cpu(a, advice, one_step)
+    gains = "; gains are of all the time" if advice else ""
+    if long.weight == 1.0:
+        once = long.share >= NOTICEABLE and not long.traced
+        return f"{text}; {_recurring(long)}{', which no gain counts' * bool(advice)}" if once else text
+    if long.share >= MOSTLY:
+        unseen = "" if long.traced else ", and none of them is traced"
+        if unseen and long.every and not long.reasons:
+            unseen = f" (`walkthrough trace --steps {long.every}` records one)"
+        return f"{_recurring(long)}, {long.share:.0%} of the time: see that first{unseen}; {text}{gains}"
+    return f"{text}; typical steps are {long.weight:.0%} of the time, as {_recurring(long)}{gains}"
+
+
+def _recurring(long: LongSteps) -> str:
+    """How often far longer steps come, and what they take longer for, in words."""
+    take = f"of {long.of} steps take"
+    which = f"one step in {long.every} takes" if long.every else counted(long.count, f"{take}s", take)
+    besides = " and ".join(BESIDES[reason] for reason in long.reasons)
+    return f"{which} {time_text(long.longer_us)} longer{', with ' * bool(besides)}{besides}"
 
 
 def why_idle(a: Analysis) -> str:
@@ -192,7 +221,7 @@ def _of_cpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
         bound += f", {named}"
     if unseen or (share < 0.5 and not advice):
         return f"{unseen}{bound}" + ("" if advice or share >= 0.5 else ", and nothing stands out")
-    if advice and (share < 0.5 or (advice[0].predicted_gain or 1.0) >= 1 / COMPUTE_BOUND):
+    if advice and (share < 0.5 or (advice[0].predicted_gain and advice[0].share_of_step >= 1 - COMPUTE_BOUND)):
         return bound
     fewer = "fewer or smaller images" if a.workload.images else "smaller inputs"
     left = "" if advice else f"; left to try: a GPU, a smaller model, or {fewer}"
@@ -337,24 +366,81 @@ def why_outlier(step: Outlier) -> str:
 
 def recorded(a: Analysis) -> list[str]:
     """What the program itself knew when it was traced, in at most three lines; none for traces from elsewhere."""
+    recording, summary = a.trace.recording, traced(a)
+    if recording is None or summary is None:
+        return []
+    return [line for line in (summary.text, _marked(a, recording), _batches(recording)) if line]
+
+
+class Traced(Struct, frozen=True):
+    """How a program was traced, and how fast it is without the profiler; None where that is unknown.
+
+    before_us, after_us: the median untraced step before and after the traced ones; alike: whether they are. least_us,
+    most_us: half of both lie between these. slower: how many times as long a typical traced step takes. text: one line.
+    """
+
+    before_us: float | None = None
+    after_us: float | None = None
+    alike: bool | None = None
+    least_us: float | None = None
+    most_us: float | None = None
+    slower: float | None = None
+    text: str = ""
+
+
+def traced(a: Analysis) -> Traced | None:
+    """How a program was traced; None for a trace that is not of `walkthrough trace`."""
     recording = a.trace.recording
     if recording is None:
-        return []
-    lines = (_untraced(a, recording), _marked(a, recording), _batches(recording))
-    return [line for line in lines if line]
+        return None
+    before, after = (np.array(ms) * 1e3 for ms in (recording.untraced_step_ms, recording.untraced_after_ms))
+    before_us, after_us = (float(median(us)) if len(us) else None for us in (before, after))
+    untraced = np.concatenate([before, after])
+    parts, found = [_as_asked(recording, len(a.steps.names))], Traced()
+    if len(untraced):
+        usual = float(median(untraced))
+        tells = usual > 0 and a.steps.whole and not is_undecided(a.typical.steps)
+        found = Traced(
+            before_us,
+            after_us,
+            1 / ALIKE <= after_us / before_us <= ALIKE if before_us and after_us else None,
+            quantile(untraced, 0.25),
+            quantile(untraced, 0.75),
+            a.typical.steps.median_us / usual if tells else None,
+        )
+        parts.append(_untraced(found, len(before), len(after)))
+        parts.append(f"a traced step takes {found.slower:.2f}x as long" if (found.slower or 0) >= 1 else "")
+    return replace(found, text="; ".join(filter(None, parts)))
 
 
-def _untraced(a: Analysis, recording: Recording) -> str:
-    untraced_us, before = recording.untraced_us, len(recording.untraced_step_ms)
-    if untraced_us is None:
+def _as_asked(recording: Recording, steps: int) -> str:
+    """How many steps were traced of how many, and why less than asked for; "" for an older recording."""
+    total, asked = recording.total_steps, recording.asked
+    if total is None:
         return ""
-    text = f"untraced: median {time_text(untraced_us)} per step over the {before} steps before tracing"
-    if before == 1:
-        text = f"untraced: {time_text(untraced_us)} in the one step before tracing"
-    if untraced_us <= 0 or not a.steps.whole or is_undecided(a.typical.steps):
-        return text
-    longer = a.typical.steps.median_us / untraced_us
-    return f"{text}; a traced step takes {longer:.2f}x as long" if longer >= 1 else text
+    text = f"traced: {steps} of {counted(total, 'step', 'steps')}"
+    if steps < asked.get("steps", 0):
+        text += f" instead of {asked['steps']}"
+    if recording.warmup is not None and recording.warmup < asked.get("warmup", 0):
+        text += f", after {counted(recording.warmup, 'step', 'steps')} of warm-up instead of {asked['warmup']}"
+    cut = "instead" in text and total <= sum(asked.values()) + 1  # the profiler warms up for one step
+    return f"{text}, as the program ended after {total}" if cut else text
+
+
+def _untraced(found: Traced, before: int, after: int) -> str:
+    """How long steps take without the profiler: so many before and after the traced ones."""
+    texts = []
+    if found.before_us is not None:
+        several = f"median {time_text(found.before_us)} per step over the {before} steps"
+        texts.append(f"{several if before > 1 else f'{time_text(found.before_us)} in the one step'} before tracing")
+    if found.after_us is not None:
+        texts.append(f"{time_text(found.after_us)} over the {counted(after, 'step', 'steps')} after it")
+    if found.alike is not None:
+        texts.append("alike" if found.alike else "not alike")
+    least, most = found.least_us or 0.0, found.most_us or 0.0
+    if before + after >= MANY and most > ALIKE * least:
+        texts.append(f"half of them {time_text(least)} to {time_text(most)}")
+    return f"untraced: {', '.join(texts)}"
 
 
 def _marked(a: Analysis, recording: Recording) -> str:
@@ -364,7 +450,7 @@ def _marked(a: Analysis, recording: Recording) -> str:
     backwards = recording.backwards_per_step or 0
     if backwards > 1:
         several = f" of {len(recording.optimizers)} optimizers" if len(recording.optimizers) > 1 else ""
-        parts.append(f"{backwards:g} backward passes per step{several or ', as where gradients are accumulated'}")
+        parts.append(f"{backwards:.3g} backward passes per step{several or ', as where gradients are accumulated'}")
     if recording.skipped:
         parts.append(f"GradScaler skipped the optimizer in {recording.skipped} of {len(a.steps.names)}")
     if recording.moved:
@@ -378,9 +464,9 @@ def _marked(a: Analysis, recording: Recording) -> str:
 def _batches(recording: Recording) -> str:
     samples = recording.samples_per_step
     parts = [f"{samples:g} samples per step"] if samples else []
-    if recording.steps_per_epoch and recording.epoch_begin_us > 0:
+    if recording.epoch_steps and recording.epoch_begin_us > 0:
         begin = time_text(recording.epoch_begin_us)
-        parts.append(f"{recording.steps_per_epoch} steps per epoch, the first of which takes {begin} longer")
+        parts.append(f"{recording.epoch_steps:.0f} steps per epoch, the first of which takes {begin} longer")
     parts += map(_loader, recording.loaders[:MOST_LOADERS])
     if len(recording.loaders) > MOST_LOADERS:
         parts.append(f"{len(recording.loaders) - MOST_LOADERS} more")

@@ -12,6 +12,7 @@ from walkthrough.advice.input_costs import blocked_share, calls_of_copies, copie
 from walkthrough.advice.replay import Change
 from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
+from walkthrough.trace import outliers
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import Spans, distinct, places
 from walkthrough.trace.communication import Communication, exposed_on_cpu
@@ -21,7 +22,7 @@ from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import between_operators, innermost_functions, pauses, stepping_thread
-from walkthrough.trace.outliers import CUT, Outlier
+from walkthrough.trace.outliers import CUT, FORWARD, LongSteps, Outlier
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
 from walkthrough.trace.steps import COMPILED, is_loading, is_mark
 
@@ -33,7 +34,14 @@ PAUSE = 10.0  # µs: shorter times between two kernels are usual
 MUCH_WAITING = 0.1  # of the step: collectives alone for longer are a wait for another rank, in part
 MANY_COLLECTIVES = 50  # of a step: DDP has one for 25 MB of gradients, so 50 for a model of 300 million parameters
 SHORT_COLLECTIVE = 250.0  # µs: ten times what the smallest takes between GPUs of one machine
-DOING = {EVALUATION: "holds an evaluation", CHECKPOINT: "writes a checkpoint", NEW_EPOCH: "begins a new epoch"}
+BESIDES = {  # what a step does besides training, after a verb
+    EVALUATION: "an evaluation",
+    FORWARD: "forward passes without backward ones (an evaluation, or a rollout)",
+    CHECKPOINT: "a checkpoint",
+    NEW_EPOCH: "a new epoch",
+}
+VERBS = {EVALUATION: "holds", FORWARD: "holds", CHECKPOINT: "writes", NEW_EPOCH: "begins"}
+DOING = {reason: f"{verb} {BESIDES[reason]}" for reason, verb in VERBS.items()}
 DOING |= {CUT: "begins while the GPU still runs earlier work"}
 REMEDIES = {  # by `Outlier.workers`
     "kept": "persistent_workers=True keeps the workers, but their queue is filled anew in each epoch",
@@ -336,6 +344,12 @@ def doing(step: Outlier) -> str:
     return " and ".join(DOING[reason] for reason in step.reasons)
 
 
+@once
+def long_steps(a: Analysis) -> LongSteps:
+    """The far longer steps of the program, traced or not."""
+    return outliers.long_steps(a.trace, a.whole.steps)
+
+
 def outlier_steps(a: Analysis) -> Evidence | None:
     """Steps that take far longer than the others."""
     longer = [step for step in a.outliers if CUT not in step.reasons]
@@ -348,22 +362,22 @@ def outlier_steps(a: Analysis) -> Evidence | None:
         else ""
     )
     names = ", ".join(step.name for step in longer[:5])
-    longest = f"step {worst.name}"
+    longest, what = f"step {worst.name}", "a step that takes far longer than the others"
     if len(longer) > 1:
-        longest = f"steps {names}; the longest, {longest},"
+        longest, what = f"steps {names}; the longest, {longest},", "steps that take far longer than the others"
     besides = f", and {doing(worst)}" if worst.reasons else ""
     do = "see in the Trace view what happens there: a garbage collection, a larger batch, another program"
     if besides:
         do = REMEDIES[worst.workers] or "see how often it does; to trace training alone, trace other steps"
-    elif worst.name == a.whole.steps.names[0]:
+    elif worst.name == a.whole.steps.names[0] and a.trace.recording is None:
         do = "it is the first traced step, for which nothing was launched before: trace after more steps of warm-up"
     steps = a.whole.steps
     far = np.isin(steps.names, [step.name for step in longer])
     return Evidence(
         f"{longest} takes {rounded_time(worst.excess_us)} more than the median step, {rounded_time(worst.role_us)} of "
-        f"it {worst.role}{gap}{besides}. Other findings and advice leave them out",
+        f"it {worst.role}{gap}{besides}. Other findings and advice leave {'them' if len(longer) > 1 else 'it'} out",
         do=do,
-        what="steps that take far longer than the others",
+        what=what,
         us_per_step=sum(step.excess_us for step in longer) / len(steps.names),
         when=Cover(steps.start[far], steps.end[far]),
     )

@@ -1,7 +1,8 @@
 """Steps that take far longer than the others, and why; the typical ones that remain are those that advice is about.
 
 One step with a gap of its own (a checkpoint, a garbage collection, another program) shifts the mean of three or six. So
-does a first step that is far shorter, because the GPU was still busy with earlier work when the CPU began it.
+does a first step that is far shorter, because the GPU was still busy with earlier work when the CPU began it. Long ones
+that come again and again, traced or not, are a part of the program's time that typical steps do not show.
 """
 
 import re
@@ -13,19 +14,26 @@ from msgspec.structs import replace
 
 from walkthrough.trace.columns import Spans, Trace, median
 from walkthrough.trace.idle import CAUSES, Idle
-from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
+from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH, Recording
 from walkthrough.trace.steps import ROLES, Steps, is_backward, is_loading
 
 FEWEST = 3  # steps: of two, neither is the odd one
 FAR = 3.5  # standard deviations, by the median absolute deviation
 LEAST = 0.1  # of the median: less does not matter
+UNKNOWN = (
+    0.25  # of the median: less needs a reason to be more than usual; pairs of public traces agree by this the best
+)
+PART = 0.25  # of what most of the long steps' time is of: what takes less longer is noise, unless its reason is known
+FIRST = 3  # steps of a program, which compile and allocate
+NOTICEABLE = 0.1  # of the time: what long steps take less is within the error of any gain
 MANIFOLD = 3  # times as long: two steps that differ so much are not of one kind
 _SIGMA = 1.4826  # of a normal distribution, in median absolute deviations
 MORE = 1.5  # times the usual: so many products that only a further forward pass explains them
 UNEXPLAINED = 0.1  # of the usual step: what takes less longer needs no explanation
 EXPLAINED = 0.5  # of what a step takes longer than usual: so much of it explains it
 CUT = "cut"  # see `_is_cut`
-REASONS = (EVALUATION, CHECKPOINT, NEW_EPOCH)  # those that a recording may name
+FORWARD = "forward passes"  # without gradients, of an evaluation or a rollout: no trace tells which
+REASONS = (EVALUATION, FORWARD, CHECKPOINT, NEW_EPOCH)
 # Of each product one operator; those of attention count as well.
 _PRODUCT = re.compile(r"aten::(mm|addmm|bmm|baddbmm|_convolution|\w*convolution_overrideable|_scaled_dot_product_\w+)")
 _SAVING = re.compile(r"torch[/\\]serialization\.py\(\d+\): save$|torch[/\\]distributed[/\\]checkpoint[/\\].*: \w*save$")
@@ -54,24 +62,104 @@ class Outlier(Struct, frozen=True):
     workers: str = ""
 
 
+class LongSteps(Struct, frozen=True):
+    """The steps far longer than typical ones, of all whose times are known, traced or not, but for a program's first.
+
+    count: of them, among `of` steps. share: of the time of all these, 0..1, what the long ones take longer; longer_us:
+    what one does, on average, without the profiler where steps were timed without it. every: steps from one to the
+    next; 0 where that varies, or is not seen twice. traced: whether one is in the trace. reasons: those of at least
+    half of them.
+    """
+
+    count: int = 0
+    of: int = 0
+    share: float = 0.0
+    longer_us: float = 0.0
+    every: int = 0
+    traced: bool = False
+    reasons: tuple[str, ...] = ()
+
+    @property
+    def weight(self) -> float:
+        """The share of the time that typical steps stand for: 1.0 where long ones do not recur, or take little."""
+        return 1 - self.share if self.count > 1 and self.share >= NOTICEABLE else 1.0
+
+
 def is_outlier(steps: Steps) -> np.ndarray:
     """A mask over the steps: those far longer than the usual ones, which are those without a known reason; and `CUT`.
 
-    Far: `FAR` standard deviations, estimated from the median absolute deviation, and `LEAST` of the median. That median
-    deviation is exceeded by at most half of the steps, and five times of it by fewer: without reasons, less than half
-    of the steps are outliers, and none of two. A step that is long because it waits for the DataLoader is none, unless
-    it begins an epoch: with worker processes one step in so many waits for all, and is what a faster loader improves.
-    Beside one or two usual steps, only steps with a reason are outliers.
+    Without reasons, less than half of the steps are outliers, and none of two; see `_far`. A step that is long because
+    it waits for the DataLoader is none, unless it begins an epoch: with worker processes one step in so many waits for
+    all, and is what a faster loader improves.
     """
-    duration, known = steps.duration, _has_reason(steps)
-    usual = duration[_usual(steps)]
+    known = _has_reason(steps)
+    far = _far(steps.duration, known) & (known | (_excess(steps).argmax(axis=0) != ROLES.index("dataloader")))
+    return far | np.array([CUT in reasons for reasons in _reasons(steps)])
+
+
+def _far(duration: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """A mask: steps that take far longer than the usual ones. known: which have a known reason (a mask).
+
+    Far: `FAR` standard deviations, estimated from the median absolute deviation, and `UNKNOWN` of the median, with a
+    reason `LEAST`. That median deviation is exceeded by at most half of the steps, and five times of it by fewer.
+    Beside one or two usual steps, only steps with a reason are far longer.
+    """
+    usual = duration if known.all() else duration[~known]
     middle = float(median(usual))
     spread = _SIGMA * float(median(np.abs(usual - middle)))
-    far = duration - middle > max(FAR * spread, LEAST * middle)
-    cut = np.array([CUT in reasons for reasons in _reasons(steps)])
-    if len(usual) < FEWEST:
-        return (far & known) | cut
-    return (far & (known | (_excess(steps).argmax(axis=0) != ROLES.index("dataloader")))) | cut
+    far = duration - middle > np.maximum(FAR * spread, np.where(known, LEAST, UNKNOWN) * middle)
+    return far & known if len(usual) < FEWEST else far
+
+
+def long_steps(trace: Trace, steps: Steps) -> LongSteps:
+    """The `LongSteps` of a program, by its trace and by the times of the steps before and after that.
+
+    An untraced step is long if it also takes longer than any typical traced one: what is in some of those, such as each
+    fourth one's wait for its batch, is typical. Where a CPU runs ahead of a GPU, the untraced steps take longer than
+    typical traced ones only in sum.
+    """
+    recording = trace.recording or Recording()
+    before, after = len(recording.untraced_step_ms), len(recording.untraced_after_ms)
+    untraced_us = np.array([*recording.untraced_step_ms, *recording.untraced_after_ms]) * 1e3
+    happened: dict[str, list[str]] = {}
+    for happening in recording.untraced_happenings:
+        happened.setdefault(happening.step, []).append(happening.what)
+    untraced_reasons = [tuple(happened.get(str(index), ())) for index in range(before + after)]
+    outlying = is_outlier(steps)
+    traced_us, typical_us, runs_ahead = steps.duration, steps.duration[~outlying], len(trace.device_work) > 0
+    long = np.empty(0, bool)
+    if len(untraced_us):
+        known = np.array([bool(reasons) for reasons in untraced_reasons])
+        long = _far(untraced_us, known) & (untraced_us > typical_us.max())
+        if not runs_ahead:  # else the median untraced step only launches, and others wait for the GPU
+            traced_us = traced_us * (median(untraced_us[~long]) / max(median(typical_us), 1e-9))
+    # The untraced ones begin with the second step of the program; of a trace from elsewhere nobody knows.
+    begin = max(recording.warmup or 0, before + 1) if trace.recording else FIRST - 1
+    position = np.concatenate([1 + np.arange(before), begin + np.arange(len(traced_us) + after)])
+    us = np.concatenate([untraced_us[:before], traced_us, untraced_us[before:]])
+    long = np.concatenate([long[:before], outlying, long[before:]])
+    reasons = [*untraced_reasons[:before], *_reasons(steps), *untraced_reasons[before:]]
+    seen = (position >= FIRST) & np.array([CUT not in step for step in reasons])
+    long &= seen
+    if not long.any() or (long == seen).all():
+        return LongSteps(of=int(seen.sum()))
+    more_us = us - median(us[seen & ~long])
+    ordered = np.sort(more_us[long])
+    much = ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)] * PART
+    long &= (more_us >= much) | np.array([bool(step) for step in reasons])
+    found, total_us, apart = np.flatnonzero(long).tolist(), float(us[seen].sum()), np.diff(position[long])
+    longer_us = float(more_us[long].sum())
+    if runs_ahead:
+        longer_us = max(0.0, min(longer_us, total_us - float(typical_us.mean()) * int(seen.sum())))
+    return LongSteps(
+        count=len(found),
+        of=int(seen.sum()),
+        share=longer_us / max(total_us, 1e-9),
+        longer_us=longer_us / len(found),
+        every=int(apart.min()) if len(apart) > 1 and not (apart % apart.min()).any() else 0,
+        traced=bool(long[before : before + len(traced_us)].any()),
+        reasons=tuple(reason for reason in REASONS if 2 * sum(reason in reasons[step] for step in found) >= len(found)),
+    )
 
 
 def typical(steps: Steps) -> Steps:
@@ -153,8 +241,9 @@ def _longest_gap(idle: Sequence[Idle], start: float, end: float) -> tuple[float,
 def with_reasons(trace: Trace, steps: Steps) -> Steps:
     """The steps with their `reasons`: those of `REASONS` that the recording names, or that explain what a step takes.
 
-    A step that begins an epoch asks its DataLoader once more than usual: for the batch that there was none of. A step
-    with an evaluation has more forward passes than usual, and no more backward passes. The first may be `CUT`.
+    A step that begins an epoch asks its DataLoader once more than usual: for the batch that there was none of. That one
+    holds an evaluation, only the recording tells: it has more forward passes without gradients than usual, as a rollout
+    of reinforcement learning has. The first may be `CUT`.
     """
     start, end, duration = steps.cpu_start, steps.cpu_end, steps.duration
     recorded: dict[str, set[str]] = {}
@@ -171,8 +260,8 @@ def with_reasons(trace: Trace, steps: Steps) -> Steps:
         excess = float(duration[index]) - usual
         if saving_us[index] >= EXPLAINED * excess:
             found[index].add(CHECKPOINT)
-        if evaluates[index]:
-            found[index].add(EVALUATION)
+        if evaluates[index] and EVALUATION not in found[index]:
+            found[index].add(FORWARD)
         if begins_epoch[index] and not found[index] and (by_workers[index] or waits_us[index] >= EXPLAINED * excess):
             found[index].add(NEW_EPOCH)
     reasons = [tuple(reason for reason in REASONS if reason in step) for step in found]
@@ -239,17 +328,23 @@ def _begins_epoch(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarra
 
 
 def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """A mask: steps with more forward passes than usual, by their products or else by their batches."""
+    """A mask: steps with more forward passes than usual, most of them without gradients; by their products, or else by
+    their batches.
+
+    As many more backward passes belong to as many forward passes. An operator that gradients are recorded for has a
+    sequence number, and so has a compiled or custom function around others; in a trace without any, none has gradients.
+    """
     operators = trace.operators
     backward = trace.named(operators, is_backward)
     passes = _counts(operators.start[backward], start, end)
     usual_passes = _lower_median(passes)
     if not usual_passes:
         return np.zeros(len(start), bool)
-    outside = trace.named(operators, _PRODUCT.fullmatch) & ~operators.cover(backward).holds(operators.start)
-    forward = _counts(operators.start[outside], start, end)
+    product = trace.named(operators, _PRODUCT.fullmatch) & ~operators.cover(backward).holds(operators.start)
+    with_gradients = operators.cover(~backward & (operators.sequence >= 0)).holds(operators.start)
+    forward, alone = (_counts(operators.start[mask], start, end) for mask in (product, product & ~with_gradients))
     more = np.maximum(passes / usual_passes, 1.0) * MORE
     if usual := _lower_median(forward):
-        return forward >= usual * more
+        return (forward >= usual * more) & (alone - _lower_median(alone) >= (forward - usual) / 2)
     batches = _counts(_loads(trace).start, start, end)
     return batches >= max(_lower_median(batches), 1.0) * more + 1

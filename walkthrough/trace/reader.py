@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from walkthrough.results.errors import InputError, printable
 from walkthrough.trace.chrome_trace import Args, Chunks, Event, Header, Number, clean, values_of
@@ -364,6 +364,10 @@ class Happening(Struct, frozen=True):
     what: str
 
 
+Milliseconds = Annotated[float, Meta(ge=0, lt=MAX_TIME / 1e3)]
+Count = Annotated[int, Meta(ge=0, lt=2**31)]
+
+
 class Recording(Struct, frozen=True):
     """What the program itself knew when the trace was recorded.
 
@@ -382,17 +386,17 @@ class Recording(Struct, frozen=True):
     None where unknown.
     """
 
-    untraced_step_ms: list[float] = []
-    untraced_after_ms: list[float] = []
+    untraced_step_ms: list[Milliseconds] = []
+    untraced_after_ms: list[Milliseconds] = []
     untraced_happenings: list[Happening] = []
-    steps_per_epoch: int | None = None
-    epoch_step_ms: list[float] = []
-    warmup: int | None = None
-    asked: dict[str, int] = {}
-    total_steps: int | None = None
+    steps_per_epoch: Count | None = None
+    epoch_step_ms: list[Milliseconds] = []
+    warmup: Count | None = None
+    asked: dict[str, Count] = {}
+    total_steps: Count | None = None
     cores: int | None = None
     processes: int = 1
-    threads: int | None = None
+    threads: Count | None = None
     openmp: dict[str, str] = {}
     workers_cpu: float | None = None
     cpu_waiting: float | None = None
@@ -417,6 +421,18 @@ class Recording(Struct, frozen=True):
         if not self.epoch_step_ms or self.untraced_us is None:
             return 0.0
         return max(0.0, float(median(np.array(self.epoch_step_ms))) * 1e3 - self.untraced_us)
+
+    @property
+    def epoch_steps(self) -> float:
+        """Steps of an epoch, at least as many as there were for each that began; 0.0 where no second one did."""
+        begun = len(self.epoch_step_ms) + 1  # the first one began with the program
+        return max(self.steps_per_epoch, (self.total_steps or 0) / begun) if self.steps_per_epoch else 0.0
+
+    @property
+    def epoch_share(self) -> float:
+        """Of the time of all steps, what those that begin an epoch take longer, 0..1; 0.0 where that is unknown."""
+        longer = self.epoch_begin_us if self.epoch_steps else 0.0
+        return longer / (longer + self.epoch_steps * (self.untraced_us or 0.0)) if longer else 0.0
 
     @property
     def workers(self) -> int:

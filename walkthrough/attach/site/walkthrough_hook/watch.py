@@ -305,6 +305,8 @@ class Watch:
         self.lead, self.counted = lead, 0
 
     def _forget_steps(self) -> None:
+        self.total -= len(self.steps)
+        self.epoch_steps, self.epoch_step_ms = [], []
         self.steps, self._usual, self._noted, self._round, self._begin = [], {}, 0, -1, None
 
     def _step_ends(self) -> None:

@@ -483,7 +483,16 @@ def test_the_sitecustomize_that_was_there_still_runs(tmp_path):
     [
         ([{"state": "failed", "pid": 1, "reason": "no space"}, {"state": "torch", "pid": 2}], "no space"),
         ([{"state": "measuring", "pid": 1}], "by a signal or os._exit"),
-        ([{"state": "stepping", "pid": 1, "steps": 7}], "after 7 training steps"),
+        (
+            [{"state": "stepping", "pid": 1, "steps": 7}],
+            "7 training steps, before measuring began: give --warmup 1",
+        ),
+        (
+            [{"state": "stepping", "pid": 1, "steps": 60}],
+            "60 training steps, before measuring began: train longer",
+        ),
+        ([{"state": "stepping", "pid": 1, "steps": 2}], "after 2 training steps, before measuring began: train longer"),
+        ([{"state": "stepping", "pid": 1}], "give a smaller --warmup"),
         ([{"state": "torch", "pid": 1}, {"state": "python", "pid": 2}], "no optimizer stepped"),
         ([{"state": "python", "pid": 1}], "imported torch"),
         ([], "without the options -I, -E or -S"),

@@ -3,12 +3,21 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from support import ROOT, assert_refused, run_program
+from torch.utils.data import DataLoader, dataloader
+
+from walkthrough.attach import launch
+
+sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
+
+from walkthrough_hook import _attach_to_loaders
 
 PROGRAMS = Path(__file__).parent / "programs"
 KINDS = [
@@ -58,6 +67,33 @@ def test_nothing_of_the_command_can_be_imported_by_the_program(tmp_path):
     code = "import sys; print([path for path in sys.path if 'attach' in path or '.walkthrough-' in path])"
     finished = walkthrough("trace", "--", sys.executable, "-c", code, cwd=tmp_path)
     assert finished.stdout == "[]\n"
+
+
+def test_a_process_that_cannot_be_attached_to_runs_and_only_the_command_says_why(tmp_path, monkeypatch):
+    shutil.copytree(launch.SITE, tmp_path / "site")
+    (tmp_path / "site" / "walkthrough_hook" / "tasks.py").write_text("1 / 0", encoding="utf-8")
+    monkeypatch.setattr(launch, "SITE", tmp_path / "site")
+    with launch.reports_folder(tmp_path) as reports, open(tmp_path / "output", "wb") as output:
+        words = [sys.executable, "-c", "print('mine')"]
+        outcome = launch.run_attached(words, {"mode": "trace", "go_on": False, "warmup": 1}, reports, output)
+    assert (tmp_path / "output").read_bytes() == b"mine\n"
+    assert launch.why_nothing(outcome, 1).startswith("cannot attach to a process: ZeroDivisionError")
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_each_iteration_of_a_loader_is_seen_once_and_each_batch(monkeypatch, workers):
+    seen = []
+    watch = SimpleNamespace(
+        began=lambda loader: seen.append(("began", loader)),
+        entry=id,
+        batch=lambda entry, batch, iterator: seen.append((entry, batch.tolist())),
+    )
+    monkeypatch.setattr(dataloader._BaseDataLoaderIter, "_num_yielded", None, raising=False)  # restored at the end
+    _attach_to_loaders(dataloader, SimpleNamespace(watch=watch, guarded=lambda call, *words: call(*words)))
+    loader = DataLoader([1, 2, 3], batch_size=2, num_workers=workers, persistent_workers=workers > 0)
+    for _ in range(2):
+        assert [batch.tolist() for batch in loader] == [[1, 2], [3]]
+    assert seen == [("began", loader), (id(loader), [1, 2]), (id(loader), [3])] * 2
 
 
 @pytest.mark.parametrize("command", ["trace", "time"])

@@ -165,10 +165,10 @@ def why_nothing(outcome: Outcome, warmup: int) -> str:
         return "it ended while its steps were measured, by a signal or os._exit"
     if stepping := outcome.in_state("stepping"):
         steps = max(report.get("steps") or 0 for report in stepping)  # unknown after a signal or os._exit
-        count = f"after {counted(steps, 'training step')}" if steps else "soon"
-        fits = warmup_for(steps) if steps else warmup - 1
-        less = f"give --warmup {fits}, or " if 0 < fits < warmup else ""
-        return f"it ended {count}, before measuring began: {less}train longer"
+        if not steps:
+            return "it ended soon, before measuring began: give a smaller --warmup, or train longer"
+        fits = f"give --warmup {warmup_for(steps)}, or " if 0 < warmup_for(steps) < warmup else ""
+        return f"it ended after {counted(steps, 'training step')}, before measuring began: {fits}train longer"
     if outcome.in_state("torch"):
         return "no training step has ended: no optimizer stepped, and no backward pass was counted"
     if outcome.reports:

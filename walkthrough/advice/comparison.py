@@ -171,7 +171,7 @@ def stragglers(ranks: Sequence[Rank]) -> list[Rank]:
         for rank in communicating
         if all(rank[us] <= _near(least[us], [other[us] for other in communicating]) for us in COLLECTIVE_TIMES)
     ]
-    return last if waiting_us(ranks, last) >= WAITING * least["step_us"] else []
+    return last if last and waiting_us(ranks, last) >= WAITING * least["step_us"] else []
 
 
 def _near(least: float, times: Sequence[float]) -> float:

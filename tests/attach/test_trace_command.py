@@ -203,7 +203,8 @@ def test_an_evaluation_is_what_runs_after_eval_or_in_a_loader_without_gradients(
 def test_a_rollout_is_told_and_is_no_evaluation(tmp_path):
     words = ("--warmup", 12, "--steps", 16, "--out", tmp_path, "--", sys.executable, PROGRAMS / "rollouts.py")
     trace(*words, OMP_NUM_THREADS="1")
-    shown = report_of(*traces_in(tmp_path))
+    [path] = traces_in(tmp_path)
+    shown = report_of(path)
     reasons = {reason for step in shown["steps"]["outliers"] for reason in step["reasons"]}
     assert (reasons, shown["long_steps"]["reasons"]) == ({"forward passes"}, ["forward passes"])
     assert shown["long_steps"]["count"] >= 2

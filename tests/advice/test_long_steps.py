@@ -8,14 +8,15 @@ from walkthrough.advice.report import report
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.outliers import LongSteps, long_steps
 
-BEFORE, TRACED, AFTER, WARM_UP = 19, 3, 10, 21  # steps; one or two between are the profiler's
+BEFORE, TRACED, AFTER, BEGIN = 19, 3, 11, 21  # steps; the one before the traced ones is the profiler's
 
 
 def untraced(long=5, longer=4.0, first=1):
     """A recording of steps that take 1 ms without the profiler, and each `long`th of them `longer` ms more."""
-    positions = [*range(1, BEFORE + 1), *range(WARM_UP + TRACED, WARM_UP + TRACED + AFTER)]
+    positions = [*range(1, BEFORE + 1), *range(BEGIN + TRACED, BEGIN + TRACED + AFTER)]
     ms = [1 + longer * (step >= first and step % long == 0) for step in positions]
-    return {"untraced_step_ms": ms[:BEFORE], "untraced_after_ms": ms[BEFORE:], "warmup": WARM_UP}
+    total = BEGIN + TRACED + AFTER
+    return {"untraced_step_ms": ms[:BEFORE], "untraced_after_ms": ms[BEFORE:], "warmup": 20, "total_steps": total}
 
 
 def cpu(recording, lengths=(2000,) * TRACED):
@@ -58,7 +59,12 @@ def seen(a):
 
 def test_what_recurs_is_weighed_by_all_steps_whose_times_are_known(analysis):
     found = seen(analysis(cpu(untraced())))
-    assert (found.count, found.of, found.every, found.traced) == (5, 30, 5, False)  # without the first three steps
+    assert (found.count, found.of, found.every, found.traced) == (
+        5,
+        30,
+        5,
+        False,
+    )  # without the first three, and one after tracing
     assert (found.longer_us, found.share, found.weight) == pytest.approx((4000, 20 / 50, 30 / 50))
 
 
@@ -112,14 +118,34 @@ def test_long_steps_that_are_most_of_the_time_come_first(analysis):
 
 
 def test_a_single_long_step_is_mentioned_and_weighs_nothing(analysis):
-    shown = report(analysis(cpu(untraced(long=17, longer=40.0))))
+    shown = report(analysis(cpu(untraced(long=18, longer=40.0))))
     assert (shown["long_steps"]["count"], shown["long_steps"]["weight"]) == (1, 1.0)
-    assert "; 1 of 30 steps takes 40.0 ms longer, which no gain counts; " in shown["verdict"]
+    assert "; 1 of 30 steps takes 40.0 ms longer; gains are of the others; " in shown["verdict"]
 
 
 def test_the_first_steps_of_a_program_compile_and_allocate(analysis):
     recording = untraced(longer=0) | {"warmup": 3, "untraced_step_ms": [90.0, 80.0]}
-    assert seen(analysis(cpu(recording))) == LongSteps(of=TRACED + AFTER)
+    assert seen(analysis(cpu(recording))) == LongSteps(of=TRACED + AFTER - 1)
+
+
+def test_the_step_after_the_traced_ones_is_the_profilers(analysis):
+    recording = untraced(longer=0)
+    recording["untraced_after_ms"][0] = recording["untraced_after_ms"][8] = 9.0
+    assert seen(analysis(cpu(recording))).count == 1
+
+
+def test_what_no_untraced_step_tells_the_traced_ones_do(analysis):
+    lengths = [2000] * 8
+    lengths[4] = 10_000  # the 25th step of the program
+    builder = cpu(untraced() | {"untraced_after_ms": [], "total_steps": BEGIN + 8}, lengths)
+    begin = 0
+    for length in lengths:
+        builder.op("autograd::engine::evaluate_function: AddmmBackward0", begin + 1900, 50)
+        begin += length
+    for number in range(9):
+        builder.op("aten::mm", 4 * 2000 + 2000 + number * 500, 400)
+    found = seen(analysis(builder))
+    assert (found.count, found.every, found.reasons) == (4, 5, ("forward passes",))
 
 
 def test_what_typical_traced_steps_hold_as_well_is_no_long_step(analysis):
@@ -170,7 +196,7 @@ def test_what_epochs_cost_is_bounded_by_how_often_they_begin(analysis):
 
 
 def test_what_epochs_cost_is_of_all_steps_already(analysis):
-    recording = untraced() | {"steps_per_epoch": 5, "epoch_step_ms": [5.0] * 5, "loaders": epochs(0)["loaders"]}
+    recording = untraced() | {"steps_per_epoch": 5, "epoch_step_ms": [5.0] * 6, "loaders": epochs(0)["loaders"]}
     costs = {item.id: item for item in advise(analysis(cpu(recording))).costs}
     assert costs["persistent_workers"].predicted_gain == pytest.approx(9 / 5)
     assert costs["compile"].weight == pytest.approx(0.6)

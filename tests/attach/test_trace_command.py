@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
 
+from walkthrough.advice import report_of
 from walkthrough.attach import launch
 from walkthrough.attach.launch import Outcome, reports_folder, run_attached, why_nothing
 from walkthrough.results.folder import traces_in
@@ -196,6 +197,17 @@ def test_an_evaluation_is_what_runs_after_eval_or_in_a_loader_without_gradients(
     written = hard[program][1]["walkthrough"]
     assert {item["what"] for item in written["happenings"] + written["untraced_happenings"]} == what
     assert bool(written["epoch_step_ms"]) == ("new epoch" in what)
+
+
+@pytest.mark.long
+def test_a_rollout_is_told_and_is_no_evaluation(tmp_path):
+    words = ("--warmup", 12, "--steps", 16, "--out", tmp_path, "--", sys.executable, PROGRAMS / "rollouts.py")
+    trace(*words, OMP_NUM_THREADS="1")
+    [path] = traces_in(tmp_path)
+    shown = report_of(path)
+    reasons = {reason for step in shown["steps"]["outliers"] for reason in step["reasons"]}
+    assert (reasons, shown["long_steps"]["reasons"]) == ({"forward passes"}, ["forward passes"])
+    assert shown["long_steps"]["count"] >= 2
 
 
 @pytest.mark.long

@@ -111,7 +111,7 @@ def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
     gains = "; gains are of all the time" if advice else ""
     if long.weight == 1.0:
         once = long.share >= NOTICEABLE and not long.traced
-        return f"{text}; {_recurring(long)}{', which no gain counts' * bool(advice)}" if once else text
+        return f"{text}; {_recurring(long)}{'; gains are of the others' * bool(advice)}" if once else text
     if long.share >= MOSTLY:
         unseen = "" if long.traced else ", and none of them is traced"
         if unseen and long.every and not long.reasons:
@@ -430,11 +430,10 @@ def _as_asked(recording: Recording, steps: int) -> str:
 def _untraced(found: Traced, before: int, after: int) -> str:
     """How long steps take without the profiler: so many before and after the traced ones."""
     texts = []
-    if found.before_us is not None:
-        several = f"median {time_text(found.before_us)} per step over the {before} steps"
-        texts.append(f"{several if before > 1 else f'{time_text(found.before_us)} in the one step'} before tracing")
-    if found.after_us is not None:
-        texts.append(f"{time_text(found.after_us)} over the {counted(after, 'step', 'steps')} after it")
+    for us, count, when in ((found.before_us, before, "before tracing"), (found.after_us, after, "after it")):
+        if us is not None:
+            several = f"{time_text(us)} over the" if texts else f"median {time_text(us)} per step over the"
+            texts.append(f"{several} {count} steps {when}" if count > 1 else f"{time_text(us)} in the one step {when}")
     if found.alike is not None:
         texts.append("alike" if found.alike else "not alike")
     least, most = found.least_us or 0.0, found.most_us or 0.0

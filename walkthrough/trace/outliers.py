@@ -68,7 +68,7 @@ class LongSteps(Struct, frozen=True):
     count: of them, among `of` steps. share: of the time of all these, 0..1, what the long ones take longer; longer_us:
     what one does, on average, without the profiler where steps were timed without it. every: steps from one to the
     next; 0 where that varies, or is not seen twice. traced: whether one is in the trace. reasons: those of at least
-    half of them.
+    half of them, as far as the steps tell.
     """
 
     count: int = 0
@@ -134,12 +134,15 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
         if not runs_ahead:  # else the median untraced step only launches, and others wait for the GPU
             traced_us = traced_us * (median(untraced_us[~long]) / max(median(typical_us), 1e-9))
     # The untraced ones begin with the second step of the program; of a trace from elsewhere nobody knows.
-    begin = max(recording.warmup or 0, before + 1) if trace.recording else FIRST - 1
-    position = np.concatenate([1 + np.arange(before), begin + np.arange(len(traced_us) + after)])
+    count, begin = len(traced_us), max(recording.warmup or 0, before + 1) if trace.recording else FIRST - 1
+    if recording.total_steps is not None:  # one or more steps are the profiler's own
+        begin = max(begin, recording.total_steps - count - after)
+    position = np.concatenate([1 + np.arange(before), begin + np.arange(count + after)])
     us = np.concatenate([untraced_us[:before], traced_us, untraced_us[before:]])
     long = np.concatenate([long[:before], outlying, long[before:]])
     reasons = [*untraced_reasons[:before], *_reasons(steps), *untraced_reasons[before:]]
     seen = (position >= FIRST) & np.array([CUT not in step for step in reasons])
+    seen[before + count :][:1] = False  # what the profiler leaves behind lengthens the next step
     long &= seen
     if not long.any() or (long == seen).all():
         return LongSteps(of=int(seen.sum()))
@@ -148,7 +151,7 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     much = ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)] * PART
     long &= (more_us >= much) | np.array([bool(step) for step in reasons])
     found, total_us, apart = np.flatnonzero(long).tolist(), float(us[seen].sum()), np.diff(position[long])
-    longer_us = float(more_us[long].sum())
+    longer_us, traced = float(more_us[long].sum()), [step for step in found if before <= step < before + count]
     if runs_ahead:
         longer_us = max(0.0, min(longer_us, total_us - float(typical_us.mean()) * int(seen.sum())))
     return LongSteps(
@@ -157,8 +160,13 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
         share=longer_us / max(total_us, 1e-9),
         longer_us=longer_us / len(found),
         every=int(apart.min()) if len(apart) > 1 and not (apart % apart.min()).any() else 0,
-        traced=bool(long[before : before + len(traced_us)].any()),
-        reasons=tuple(reason for reason in REASONS if 2 * sum(reason in reasons[step] for step in found) >= len(found)),
+        traced=bool(traced),
+        reasons=tuple(
+            reason
+            for reason in REASONS
+            for told in [traced if reason == FORWARD else found]  # which no untraced step tells
+            if told and 2 * sum(reason in reasons[step] for step in told) >= len(told)
+        ),
     )
 
 

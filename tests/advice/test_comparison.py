@@ -45,3 +45,9 @@ def test_those_that_are_slowest_are_named_all():
     assert (
         comparison.difference([ranks[0], rank(1, 100, 1001)]) == "their median steps take the same time to within 0.5 %"
     )
+
+
+def test_no_rank_is_waited_for_where_one_has_the_least_in_all_and_another_the_least_exposed():
+    ranks = [rank(0, 300) | {"collectives_us": 310.0}, rank(1, 100) | {"collectives_us": 900.0}]
+    assert comparison.stragglers(ranks) == []
+    assert comparison.advice(ranks)

@@ -45,7 +45,7 @@ def test_what_was_recorded_beside_the_events_stands_after_the_header(run, tmp_pa
     path = builder.write(tmp_path / "made.json")
     assert " ".join(run(path, "--all").out.partition("\n\nSteps\n")[2].split()) == (
         "Untraced: median 500.0 us per step over the 3 steps before tracing; a traced step takes 2.00x as long. "
-        "Steps: marked by AdamW.step; 8 backward passes per step, as where gradients are accumulated; "
+        "Steps: marked by AdamW.step; 8 backward passes per step: accumulated gradients, or a closure; "
         "GradScaler skipped the optimizer in 1 of 2; tracing began anew 2 times, "
         "because of what a step did besides training; 8 CPU cores. "
         "Data: 256 samples per step; DataLoader(batch_size=32, num_workers=4, persistent_workers=True, "
@@ -200,3 +200,12 @@ def test_names_of_one_stage_alone_choose_nothing(run, tmp_path):
     for name in ("outfit.1700000000001", "latest.1700000000000"):
         two_steps().write(tmp_path / "other" / f"{name}.pt.trace.json")
     assert run(tmp_path / "other").out.startswith("outfit")  # the newest: neither name holds such a word
+
+
+@pytest.mark.parametrize(("waiting", "said"), [(0.2, False), (0.45, True), (7.0, False), (None, False)])
+def test_a_training_that_had_no_cpu_is_said_first(run, tmp_path, waiting, said):
+    builder = two_steps()
+    builder.header["walkthrough"] = {"cpu_waiting": waiting}
+    path = builder.write(tmp_path / "made.json")
+    assert ("45% of the time" in run(path).err) is said
+    assert len(json.loads(run(path, "--json").out)["warnings"]) == said

@@ -54,7 +54,7 @@ def report(analysis: Analysis) -> dict[str, Any]:
         {
             "file": str(trace.file),
             "begin_ts": trace.origin + float(steps.cpu_start[0]),
-            "warnings": list(trace.warnings),
+            "warnings": list(filter(None, [*trace.warnings, verdict.busy_machine(a)])),
             "partial": trace.partial,
             "sampled": a.typical.workload.recorded < 1,
             "recorded": verdict.recorded(a),

@@ -30,6 +30,7 @@ NARROW = 1.05  # times: if it is so near to its lower end
 LEAST = 1.02  # times faster: a smaller gain is not said
 MOST = 100  # times faster: a gain beyond that means that nothing else is in the step
 MOST_LOADERS = 3  # that are named
+MUCH_WAITING = 0.3  # of the time: on two idle cores, beside two loader workers, it was 0.14 to 0.27
 MOSTLY = 0.5  # of the time: far longer steps that take so much longer come first
 ROLES = {
     "kernel": "a GPU kernel runs",
@@ -364,6 +365,17 @@ def why_outlier(step: Outlier) -> str:
     return text
 
 
+def busy_machine(a: Analysis) -> str:
+    """That the training had no CPU for much of the time, where a program's own times are those of a CPU; else ""."""
+    waiting = a.trace.recording and a.trace.recording.cpu_waiting or 0.0
+    if not MUCH_WAITING <= waiting <= 1:
+        return ""
+    return (
+        f"for {waiting:.0%} of the time the training was ready to run and had no CPU: other programs, its own loader "
+        "workers or threads that spin take them, which lengthens any operator; trace again on a quiet machine"
+    )
+
+
 def recorded(a: Analysis) -> list[str]:
     """What the program itself knew when it was traced, in at most three lines; none for traces from elsewhere."""
     recording, summary = a.trace.recording, traced(a)
@@ -449,7 +461,7 @@ def _marked(a: Analysis, recording: Recording) -> str:
     backwards = recording.backwards_per_step or 0
     if backwards > 1:
         several = f" of {len(recording.optimizers)} optimizers" if len(recording.optimizers) > 1 else ""
-        parts.append(f"{backwards:.3g} backward passes per step{several or ', as where gradients are accumulated'}")
+        parts.append(f"{backwards:.3g} backward passes per step{several or ': accumulated gradients, or a closure'}")
     if recording.skipped:
         parts.append(f"GradScaler skipped the optimizer in {recording.skipped} of {len(a.steps.names)}")
     if recording.moved:

@@ -159,7 +159,7 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
         of=int(seen.sum()),
         share=longer_us / max(total_us, 1e-9),
         longer_us=longer_us / len(found),
-        every=int(apart.min()) if len(apart) > 1 and not (apart % apart.min()).any() else 0,
+        every=int(apart.min()) if len(apart) > 1 and apart.min() > 1 and not (apart % apart.min()).any() else 0,
         traced=bool(traced),
         reasons=tuple(
             reason

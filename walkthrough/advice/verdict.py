@@ -367,7 +367,7 @@ def why_outlier(step: Outlier) -> str:
 
 def busy_machine(a: Analysis) -> str:
     """That the training had no CPU for much of the time, where a program's own times are those of a CPU; else ""."""
-    waiting = a.trace.recording and a.trace.recording.cpu_waiting or 0.0
+    waiting = (a.trace.recording and a.trace.recording.cpu_waiting) or 0.0
     if not MUCH_WAITING <= waiting <= 1:
         return ""
     return (

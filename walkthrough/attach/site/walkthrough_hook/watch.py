@@ -315,8 +315,9 @@ class Watch:
         if not self.warm:
             self._noted += 1
             self._usual.update({what: self._usual.get(what, 0) + 1 for what in self.happened})
-        unlike = self._begin is None or self.disturbed or self.recovering or self.task.running
-        self.steps.append(Step(None if unlike else (now - self._begin) * 1e3, self.happened))
+        ms = None if self._begin is None else (now - self._begin) * 1e3
+        unlike = self.disturbed or self.recovering or self.task.running
+        self.steps.append(Step(None if unlike else ms, self.happened))
         self.total += 1
         self.recovering = self.queued() if self.total == 1 else max(0, self.recovering - 1)
         self.warm = self.warm or self.left() <= 0

@@ -21,8 +21,12 @@ class CpuTimes:
         self._begun: tuple[float, float, float | None, dict[int, float]] | None = None
 
     def begin(self, workers: list[int]) -> None:
-        """Unless it has begun already."""
-        self._begun = self._begun or _now(workers)
+        self._begun = _now(workers)
+
+    @property
+    def begun(self) -> bool:
+        """Whether a stretch has begun and not ended."""
+        return self._begun is not None
 
     def end(self) -> None:
         if self._begun is None:

@@ -27,6 +27,7 @@ REPEATS = 20  # windows measured again in one run; more would wait for an end th
 MOVES = 3  # times that tracing begins anew because something unusual happens
 EARLY = 3  # steps, after which some are traced in case that the program ends before a long warm-up is over
 AFTER, AFTER_TOGETHER = 10, 3  # untraced steps after the traced ones: of one process, of each of several
+MOST_BEFORE = 1000  # untraced steps that are reported
 AFTER_SECONDS = 20.0  # for the former
 OPENMP = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")  # how its threads wait for work
 OWN_PROFILER = (
@@ -309,7 +310,7 @@ class Tracing(Task):
             self._untraced_step(watch)
         elif (watch.warm and not watch.recovering) or (not self.best and self._may_be_short(watch)):
             self._start(watch)
-        if self.profiler is None and not watch.recovering:
+        if self.profiler is None and not watch.recovering and not self.cpu_times.begun:
             self.cpu_times.begin(watch.workers())
 
     def happens(self, watch: Watch, what: str) -> None:
@@ -477,7 +478,7 @@ class Tracing(Task):
         """Report the best trace, with what is known of it by now. ended: whether the program ends."""
         import torch
 
-        around = self.steps[: self.first], self.steps[self.last :]
+        around = self.steps[max(0, self.first - MOST_BEFORE) : self.first], self.steps[self.last :]
         before, after = ([step for step in steps if step.ms is not None] for steps in around)
         happened = [(str(at), what) for at, step in enumerate(before + after) for what in step.happened]
         recording = self.known | self.cpu_times.shares() | {

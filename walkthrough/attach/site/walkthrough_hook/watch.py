@@ -116,7 +116,7 @@ class Watch:
         self.happened: list[str] = []  # since the last step
         self.disturbed = False  # whether something of ours ran in this step
         self._usual: dict[str, int] = {}  # in how many of the `_noted` steps of the warm-up something happened
-        self._noted = 0
+        self._noted = self._timed = 0  # the latter: of `steps`, those whose ms is known
         self._owners: dict[int, tuple[Any, Marker]] = {}  # id of an optimizer: a weak reference to it, and its marker
         self._round = -1  # the position at which the last step ended
         self._begin: float | None = None  # s, of the step that is running
@@ -136,6 +136,8 @@ class Watch:
 
     def backward(self, in_step: bool = False) -> None:
         """A backward pass has ended. in_step: inside an optimizer's step, in a closure."""
+        if self.task.done:
+            return
         self.backwards += 1
         waits = in_step or (len(self.made) and self.backwards <= BACKWARDS)
         if waits or any(marker.kind for marker in self.markers):
@@ -150,7 +152,7 @@ class Watch:
     def began(self, loader: Any) -> None:
         """A DataLoader is iterated anew."""
         entry = self.entry(loader)
-        if entry is None or self.lead is None:
+        if entry is None or self.lead is None or self.task.done:
             return
         if EVALUATION in self.happened or not _gradients():
             self.happens(EVALUATION)
@@ -160,7 +162,7 @@ class Watch:
 
     def batch(self, entry: Loader | None, batch: Any, iterator: Any = None) -> None:
         """A DataLoader has yielded a batch."""
-        if entry is None or not _gradients():
+        if entry is None or self.task.done or not _gradients():
             return
         entry.yielded = True
         size = batch_size(batch) or entry.settings["batch_size"]
@@ -194,8 +196,7 @@ class Watch:
 
     def left(self) -> int:
         """How many steps there may be until the warm-up is over."""
-        timed = sum(step.ms is not None for step in self.steps)
-        left = max(self.warmup - len(self.steps), self.recovering + min(TIMED, self.warmup - 1) - timed)
+        left = max(self.warmup - len(self.steps), self.recovering + min(TIMED, self.warmup - 1) - self._timed)
         if self.lead is not None and self.lead.kind is None and len(self.made):
             left = max(left, SURE - self.backwards)
         waits = PATIENCE * self.warmup - len(self.steps)
@@ -203,8 +204,9 @@ class Watch:
 
     def waits_for_others(self) -> bool:
         """Whether an optimizer of another kind was made and has not stepped yet."""
-        kinds = {marker.kind for marker in self.markers}
-        return any(kind_of(optimizer) not in kinds for optimizer in self.made if not self.steps_of(optimizer))
+        waiting = [optimizer for optimizer in self.made if not self.steps_of(optimizer)]
+        kinds = {marker.kind for marker in self.markers} if waiting else set()
+        return any(kind_of(optimizer) not in kinds for optimizer in waiting)
 
     def is_usual(self, what: str) -> bool:
         """Whether it happened in half of the warm-up's steps as well."""
@@ -284,6 +286,10 @@ class Watch:
         if marker.kind and not all(other.kind for other in self.markers):  # backward passes mark no more
             self.markers, self.warm = [other for other in self.markers if other.kind], False
             self._forget_steps()
+        if len(self.markers) == 1 and marker is self.lead:  # as in most programs
+            self._round = self.position
+            self._step_ends()
+            return
         alive = [other for other in self.markers if other.is_alive(self.position, self.warmup)]
         if not self.warm or self.lead not in alive:
             self._choose(min(alive, key=lambda other: (other.count, -other.position)), alive)
@@ -307,20 +313,22 @@ class Watch:
     def _forget_steps(self) -> None:
         self.total -= len(self.steps)
         self.epoch_steps, self.epoch_step_ms = [], []
-        self.steps, self._usual, self._noted, self._round, self._begin = [], {}, 0, -1, None
+        self.steps, self._usual, self._noted, self._timed, self._round, self._begin = [], {}, 0, 0, -1, None
 
     def _step_ends(self) -> None:
         now = time.perf_counter()
         self._count_loaders(now)
         if not self.warm:
             self._noted += 1
-            self._usual.update({what: self._usual.get(what, 0) + 1 for what in self.happened})
+            for what in self.happened:
+                self._usual[what] = self._usual.get(what, 0) + 1
         ms = None if self._begin is None else (now - self._begin) * 1e3
         unlike = self.disturbed or self.recovering or self.task.running
         self.steps.append(Step(None if unlike else ms, self.happened))
+        self._timed += self.steps[-1].ms is not None
         self.total += 1
         self.recovering = self.queued() if self.total == 1 else max(0, self.recovering - 1)
-        self.warm = self.warm or self.left() <= 0
+        self.warm = self.warm or (len(self.steps) >= self.warmup and self.left() <= 0)
         self.task.step(self)
         self.happened, self.disturbed = [], False
         self._begin = time.perf_counter()

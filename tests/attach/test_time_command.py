@@ -55,8 +55,8 @@ def test_an_evaluation_is_not_timed_and_a_program_that_ends_too_soon_is_said_wit
     finished = time_("--warmup", 3, "--steps", 20, *programs, cwd=tmp_path)
     assert finished.returncode == 2
     last = finished.stderr.splitlines()[-1]
-    assert last.startswith("walkthrough time: B was not timed in round 1: it ended after 3 training steps")
-    assert "3 + 20 are needed: give --warmup 1 --steps 2, or train longer" in last
+    assert last.startswith("walkthrough time: B was not timed in round 1: it ended after 3 training steps, ")
+    assert "of 3 + 20 asked for: give --warmup 1 --steps 2, or train longer" in last
     assert "A was not timed" not in finished.stderr
     finished = time_("--warmup", 1, "--steps", 2, *programs, cwd=tmp_path)
     assert finished.returncode == 0, finished.stderr

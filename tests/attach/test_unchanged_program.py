@@ -160,4 +160,5 @@ def test_a_program_that_trains_in_another_thread_ends_without_a_traceback(tmp_pa
 def test_a_program_that_fails_after_a_traced_step_keeps_its_exit_code(tmp_path):
     finished = walkthrough("trace", "--warmup", 4, "--", PROGRAMS / "raises.py", cwd=tmp_path)
     assert finished.returncode == 1
+    assert "; the program failed, the command's exit code is 1" in finished.stderr.splitlines()[-1]
     assert "traced 2 of 7 steps" in finished.stderr.splitlines()[-1]

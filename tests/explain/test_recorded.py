@@ -208,4 +208,20 @@ def test_a_training_that_had_no_cpu_is_said_first(run, tmp_path, waiting, said):
     builder.header["walkthrough"] = {"cpu_waiting": waiting}
     path = builder.write(tmp_path / "made.json")
     assert ("45% of the time" in run(path).err) is said
+    run(path, "--html", page := tmp_path / "made.html")
+    assert ("<h1>made.json</h1>\n<p><b>For 45% of the time" in page.read_text(encoding="utf-8")) is said
     assert len(json.loads(run(path, "--json").out)["warnings"]) == said
+
+
+@pytest.mark.parametrize(
+    ("known", "others"),
+    [
+        ({}, "other processes took it"),
+        ({"loaders": [{"num_workers": 2}]}, "other processes or its own loader workers took it"),
+        ({"threads": 4}, "other processes or its own threads took it"),
+    ],
+)
+def test_only_what_the_program_has_can_have_taken_its_cpu(run, tmp_path, known, others):
+    builder = two_steps()
+    builder.header["walkthrough"] = {"cpu_waiting": 0.45} | known
+    assert f"lengthens any operator: {others}; " in run(builder.write(tmp_path / "made.json")).err

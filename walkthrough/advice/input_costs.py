@@ -159,7 +159,7 @@ def less_per_batch_on_cpu(a: Analysis) -> Evidence | None:
     if not a.phases.workers or not a.trace.recording or _workers_wait(a):
         return None
     why, _ = _slowed_by_workers(a)
-    do = "do once before training what can be done then, and after loading what can be done for a batch at once"
+    do = "do what you can once, before training, or for a whole batch, after loading"
     return Evidence(why, a.share_within(a.phases.loading), do=do)
 
 

@@ -144,9 +144,9 @@ def _how_to_fuse(a: Analysis) -> str:
     """What to do about an optimizer that is not fused: of a class that is not torch's nobody knows what it computes."""
     names = _classes(a)
     if names & FUSED:
-        return "fused=True"
+        return "create the optimizer with fused=True"
     if names & UNFUSED:
-        return "foreach=True"
+        return "create the optimizer with foreach=True"
     which = "torch's Adam, AdamW, SGD or Adagrad"
     return (
         f"fused=True, if it is or wraps {which}" if names else f"{which} with fused=True, if one of them does the same"

@@ -368,11 +368,13 @@ def why_outlier(step: Outlier) -> str:
 def busy_machine(a: Analysis) -> str:
     """That the training had no CPU for much of the time, where a program's own times are those of a CPU; else ""."""
     waiting = (a.trace.recording and a.trace.recording.cpu_waiting) or 0.0
-    if not MUCH_WAITING <= waiting <= 1:
+    if not a.trace.recording or not MUCH_WAITING <= waiting <= 1:
         return ""
+    workers, threads = a.trace.recording.workers, (a.trace.recording.threads or 1) > 1
+    others = ["other processes", *["its own loader workers"] * bool(workers), *["its own threads"] * threads]
     return (
-        f"for {waiting:.0%} of the time the training was ready to run and had no CPU: other programs, its own loader "
-        "workers or threads that spin take them, which lengthens any operator; trace again on a quiet machine"
+        f"for {waiting:.0%} of the time the training was ready to run and had no CPU, which lengthens any operator: "
+        f"{' or '.join(others)} took it; trace again on a quiet machine"
     )
 
 

@@ -65,7 +65,11 @@ class Run:
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `time`."""
     parser.add_argument(
-        "--warmup", type=whole_number(1, 10**6), default=10, metavar="N", help="steps before that (default: 10)"
+        "--warmup",
+        type=whole_number(1, 10**6),
+        default=10,
+        metavar="N",
+        help="steps before the timed ones (default: 10)",
     )
     parser.add_argument(
         "--steps", type=whole_number(1, 10**6), default=50, metavar="N", help="steps to time in each run (default: 50)"
@@ -247,7 +251,7 @@ def _why(outcome: Outcome, warmup: int, steps: int) -> str:
     total, left = max(counts)
     fits = f"--steps {left}" if left > 1 else f"--warmup {warmup_for(total)} --steps {max(2, total // 2)}"
     hint = f"give {fits}, or train longer" if warmup_for(total) else "train longer"
-    return f"it ended after {total} training steps, and {warmup} + {steps} are needed: {hint}"
+    return f"it ended after {total} training steps, of {warmup} + {steps} asked for: {hint}"
 
 
 def _from_reports(reports: Sequence[dict[str, Any]], label: str) -> Run:

@@ -5,6 +5,7 @@ import gzip
 import json
 import os
 import re
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,7 +30,11 @@ _FOLDER = re.compile(r"(?:^|(?<=;))/[^;]*/(?=[^/;]+(?:\(\d+\): |:\d+$))")  # of 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `trace`."""
     parser.add_argument(
-        "--warmup", type=whole_number(1, 10**6), default=5, metavar="N", help="steps before that (default: 5)"
+        "--warmup",
+        type=whole_number(1, 10**6),
+        default=5,
+        metavar="N",
+        help="steps before the traced ones (default: 5)",
     )
     parser.add_argument(
         "--steps", type=whole_number(1, 1000), default=3, metavar="N", help="steps to trace (default: 3)"
@@ -44,7 +49,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=folder,
         metavar="DIR",
-        help="where the traces go (default: a new folder logs/NAME or logs/NAME-2, of the program)",
+        help="where the traces go (default: logs/NAME of the program, or logs/NAME-2 and so on if that exists)",
     )
     parser.add_argument("words", nargs=argparse.REMAINDER, metavar="-- COMMAND…", help="what starts the training")
 
@@ -147,13 +152,15 @@ def _new_folder(words: list[str]) -> Path:
 
 def _explain(out: Path, traced: list[dict[str, Any]]) -> None:
     """Print what `explain` says about these traces; what it cannot read is one line."""
-    from walkthrough.explain.command import print_traces
+    from walkthrough.explain.command import Output, print_traces
 
     sys.stderr.flush()
     print(flush=True)
     try:
         shown = traced if is_one_training(traced) else traced[:1]
-        print_traces({report.get("rank"): out / report["name"] for report in shown})
+        path = out if len(traces_in(out)) == 1 else out / shown[0]["name"]
+        more = Output(more=f"walkthrough explain {shlex.quote(printable(path))} --all")
+        print_traces({report.get("rank"): out / report["name"] for report in shown}, more)
         sys.stdout.flush()
     except InputError as error:
         print(printable(error), file=sys.stderr)
@@ -170,7 +177,8 @@ def _result(out: Path, outcome: Outcome, traced: list[dict[str, Any]], earlier: 
     if any(report.get("ended_by_us") for report in traced):
         how = "the program was ended after them"
     else:
-        how = "the program was interrupted" if outcome.signalled else "the program ran to its end"
+        by_itself = "the program failed" if outcome.code else "the program ran to its end"
+        how = "the program was interrupted" if outcome.signalled else by_itself
     word = "step" if (steps, of) == ("1", "") else "steps"
     text = f"traced {steps}{of} {word}{processes} into {out}; {how}, {outcome.ended}"
     if outcome.stopped:

@@ -42,12 +42,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 class Output(NamedTuple):
-    """What is printed: one JSON object, or a text with all tables or a page's place. max_size: of a trace, in bytes."""
+    """What is printed: one JSON object, or a text with all tables or a page's place. max_size: of a trace, in bytes.
+
+    more: see `text.text`.
+    """
 
     as_json: bool = False
     everything: bool = False
     html: Path | None = None
     max_size: int | None = None
+    more: str = ""
 
 
 DEFAULT = Output()
@@ -144,7 +148,7 @@ def _print_newest(traces: Sequence[Path], output: Output) -> None:
     from walkthrough.explain.text import text
     from walkthrough.terminal import print_text, screen
 
-    return print_text(text(report, output.everything, *screen()))
+    return print_text(text(report, output.everything, *screen(), output.more))
 
 
 def _one_trace_only(output: Output) -> None:

@@ -73,7 +73,8 @@ def write_page(report: Report, path: Path) -> None:
 def page(report: Report) -> str:
     """A whole page: the verdict, a typical step, the advice and the tables."""
     name = escape(printable(PurePath(report["file"]).name, 200))
-    parts = [f"<h1>{name}</h1>", _verdict(report), _strip(report), _advice(report), _findings(report)]
+    warnings = [f"<p><b>{_words(sentence(line))}</b></p>" for line in report["warnings"]]
+    parts = [f"<h1>{name}</h1>", *warnings, _verdict(report), _strip(report), _advice(report), _findings(report)]
     parts += [*map(_table, tables(report)), _steps(report)]
     return PAGE.format(title=f"{name}: explained", style=STYLE, body="\n".join(filter(None, parts)))
 
@@ -184,5 +185,5 @@ def _table(table: Table) -> str:
 
 
 def _steps(report: Report) -> str:
-    lines = [*steps_lines(report), *report["warnings"]]
+    lines = steps_lines(report)
     return _title("Steps") + "".join(f"<p>{_words(sentence(line))}</p>" for line in lines) if lines else ""

@@ -48,10 +48,16 @@ UNITS = {"share": share_text, "count": count_text, "bytes": size_text}
 MEASURE = "`walkthrough time -- COMMAND --versus COMMAND` measures it."
 
 
-def text(report: Report, everything: bool = False, width: int = SCREEN_WIDTH, colour: bool = False) -> str:
-    """A trace on one screen: where a step's time goes, why the GPU waits, what to do. everything: the tables too."""
+def text(
+    report: Report, everything: bool = False, width: int = SCREEN_WIDTH, colour: bool = False, more: str = ""
+) -> str:
+    """A trace on one screen: where a step's time goes, why the GPU waits, what to do.
+
+    everything: the tables too. more: the command that prints them, of a trace that is printed as soon as it is written:
+    then also how it was traced.
+    """
     page = Page(width, colour)
-    _verdict(report, page, everything)
+    _verdict(report, page, everything, more)
     if everything:
         for table in tables(report):
             _table(table, page)
@@ -60,7 +66,7 @@ def text(report: Report, everything: bool = False, width: int = SCREEN_WIDTH, co
     return page.text()
 
 
-def _verdict(report: Report, page: Page, everything: bool) -> None:
+def _verdict(report: Report, page: Page, everything: bool, more: str) -> None:
     page.line(_header(report, page.width), BOLD)
     shares = report["typical"]["breakdown_shares"]
     parts = _bar(shares, page.width)
@@ -75,8 +81,10 @@ def _verdict(report: Report, page: Page, everything: bool) -> None:
         page.line()
     closing = together(report, shown) if everything else together(report, shown)[-1:]
     closing += [how_sure(shown, report["steps"]["stacks"])] if shown else []
-    closing += [] if everything else [f"More:{HARD_BLANK}--all"]
+    closing += [] if everything else [f"More: {more or '--all'}".replace(" ", HARD_BLANK)]
     page.wrapped(" ".join(closing), 0)
+    if more and report["recording_summary"]:
+        page.wrapped(sentence(report["recording_summary"]["text"]), 0)
 
 
 def _bar(shares: Mapping[str, float], width: int) -> dict[str, str]:

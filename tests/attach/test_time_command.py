@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -205,3 +206,16 @@ def test_of_one_round_the_windows_give_the_interval():
 def test_what_else_happened_is_counted_over_all_rounds():
     result = compared([made([1.0], **{"new epoch": 2})] * 2, [made([1.0])] * 2)
     assert result["happened"] == {"A": {"new epoch": 4}, "B": {}}
+
+
+def test_the_ratio_of_one_round_is_that_of_the_speeds_that_are_shown():
+    a, b = made([1.0, 1.0, 1.0, 1.0, 3.0]), made([1.0, 1.1, 1.0, 0.9, 1.0])  # a median window does not see the long one
+    result = compared([a], [b])
+    speeds = result["steps_per_second"]
+    assert result["ratio"]["ratio"] == pytest.approx(speeds["B"][0] / speeds["A"][0]) == pytest.approx(1.4)
+    assert result["ratio"]["low"] < 1.4 < result["ratio"]["high"]
+
+
+def test_windows_that_are_timed_again_are_said():
+    a, b = made([1.0] * 5), made([1.0] * 5)
+    assert compared([a, a], [b, replace(b, repeated=3)])["timed_again"] == {"A": 0, "B": 3}

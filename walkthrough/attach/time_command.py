@@ -24,7 +24,7 @@ from walkthrough.attach.launch import (
     why_nothing,
 )
 from walkthrough.compare.pace import duration
-from walkthrough.compare.statistics import Ratio, decided, of_pairs, of_windows, rounds_needed
+from walkthrough.compare.statistics import UNLIMITED, Ratio, decided, of_pairs, of_windows, rounds_needed
 from walkthrough.results.errors import InputError, printable, whole_number
 
 VERSUS = "--versus"
@@ -37,7 +37,8 @@ class Run:
     """One run of a command. steps, seconds: of each window; samples: None where batches have no known size.
 
     Of several processes: the windows of rank 0, the samples of all. total: the training steps of a program that ended
-    before all windows were timed, else None.
+    before all windows were timed, else None. repeated: windows that were timed again, as the program evaluated or saved
+    in them.
     """
 
     steps: list[int]
@@ -46,6 +47,7 @@ class Run:
     happenings: dict[str, int]
     processes: int
     total: int | None = None
+    repeated: int = 0
 
     @property
     def steps_per_second(self) -> float:
@@ -181,6 +183,7 @@ def compared(a: Sequence[Run], b: Sequence[Run], asked: int | None = None, ended
     else "step". Each round's two runs are a pair; of one round only, the interval is from its windows. rounds_needed:
     about how many it takes until the interval leaves 1 out; None where it does, or not even 1000 would be enough.
     batch_size: samples per step. happened: what else there was in the timed steps, and how often, over all rounds.
+    timed_again: windows that held an evaluation or a checkpoint.
     """
     both = {"A": list(a), "B": list(b)}
     ratio, per_sample, asked = _ratio(a, b), _per_sample(a, b), asked or len(a)
@@ -200,6 +203,7 @@ def compared(a: Sequence[Run], b: Sequence[Run], asked: int | None = None, ended
         "rounds_needed": needed if needed <= MOST_ROUNDS else None,
         "processes": {label: runs[0].processes for label, runs in both.items()},
         "happened": {label: _happened(runs) for label, runs in both.items()},
+        "timed_again": {label: sum(run.repeated for run in runs) for label, runs in both.items()},
     }
 
 
@@ -217,15 +221,19 @@ def _pairs(a: Sequence[Run], b: Sequence[Run]) -> list[float]:
 
 
 def _ratio(a: Sequence[Run], b: Sequence[Run]) -> Ratio:
+    """Of the pairs of rounds; of one round that of the two speeds, with as wide an interval as that of the windows'."""
+    pairs, per_sample = _pairs(a, b), _per_sample(a, b)
     if len(a) > 1:
-        return of_pairs(_pairs(a, b))
-    per_sample = _per_sample(a, b)
+        return of_pairs(pairs)
 
     def windows(run: Run) -> list[float]:
         counts = run.samples if per_sample and run.samples else run.steps
         return [count / seconds for count, seconds in zip(counts, run.seconds, strict=True)]
 
-    return of_windows(windows(b[0]), windows(a[0]))
+    of_median = of_windows(windows(b[0]), windows(a[0]))
+    scale = pairs[0] / of_median.ratio
+    high = UNLIMITED if of_median.high == UNLIMITED else of_median.high * scale
+    return Ratio(pairs[0], of_median.low * scale, high, 1)
 
 
 def _run(words: Sequence[str], settings: dict[str, Any]) -> tuple[Outcome, str]:
@@ -261,7 +269,15 @@ def _from_reports(reports: Sequence[dict[str, Any]], label: str) -> Run:
         raise InputError(f"{label} holds {len(reports)} trainings, in processes without ranks: time one of them")
     samples = [report["samples"] for report in reports]
     of_all = [sum(counts) for counts in zip(*samples, strict=True)] if all(samples) else None
-    return Run(first["steps"], first["seconds"], of_all, first["happenings"], len(reports), first.get("total"))
+    return Run(
+        first["steps"],
+        first["seconds"],
+        of_all,
+        first["happenings"],
+        len(reports),
+        first.get("total"),
+        first["repeated"],
+    )
 
 
 def _happened(runs: Sequence[Run]) -> dict[str, int]:
@@ -282,6 +298,8 @@ def _print(runs: Runs, result: dict[str, Any]) -> None:
             text += f", {items[0].processes} processes"
         if happened := _happened(items):
             text += "; in its timed steps " + ", ".join(f"{name} {count} times" for name, count in happened.items())
+        if again := result["timed_again"][label]:
+            text += f"; {counted(again, 'window')} with an evaluation or a checkpoint timed again"
         print(f"{text}\n   {printable(result['commands'][label])}")
     shown = Ratio(**{name: result["ratio"][name] for name in ("ratio", "low", "high", "rounds")})
     unit = "samples/s" if result["per"] == "sample" else "steps/s"

@@ -256,7 +256,7 @@ class Timing(Task):
         self.running = False
         steps, seconds, samples = map(list, zip(*self.windows))
         samples = samples if all(samples) else None
-        more = {"rank": self.rank, "happenings": self.happenings, **more}
+        more = {"rank": self.rank, "happenings": self.happenings, "repeated": self.repeated, **more}
         self.report.update(state="done", steps=steps, seconds=seconds, samples=samples, **more)
 
     def _begin_window(self, watch: Watch) -> None:

@@ -84,7 +84,7 @@ class Runs:
         speed = 100.0 if label == "A" else self.speeds.pop(0)
         report = {"state": "done", "pid": 1, "steps": [10] * 5, "seconds": [10 / abs(speed)] * 5, "samples": None}
         signalled = -speed if speed < 0 else 0
-        return launch.Outcome(signalled, [report | {"happenings": {}}], signalled=signalled), ""
+        return launch.Outcome(signalled, [report | {"happenings": {}, "repeated": 0}], signalled=signalled), ""
 
 
 def run_of(monkeypatch, runs, rounds, *options):

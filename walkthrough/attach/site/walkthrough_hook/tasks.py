@@ -134,6 +134,10 @@ class Task:
     def restart(self, watch: Watch) -> None:
         """Another marker marks the steps from now on."""
 
+    def abandon(self) -> None:
+        """Something of ours failed: nothing is measured any more."""
+        self.running = False
+
     def foreign_profiler(self, watch: Watch, profiler: Any) -> None:
         """The program starts a profiler of its own."""
 
@@ -271,6 +275,16 @@ def _now(watch: Watch) -> tuple[float, int | None]:
     return time.perf_counter(), watch.samples()
 
 
+class AtThreadEnd:
+    """Calls a function when the thread ends in whose `threading.local` it is, in that thread."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+
+    def __del__(self) -> None:
+        self.call()
+
+
 class Tracing(Task):
     """Traces `steps` steps after the warm-up, and before them one in which the profiler itself warms up.
 
@@ -298,13 +312,15 @@ class Tracing(Task):
         self.cpu_times = CpuTimes()
         self.deadline: float | None = None  # s; from when on the program goes on untraced
         self._handler: Any = None
+        self._local = threading.local()
 
     def step(self, watch: Watch) -> None:
         """A training step has ended."""
         if self.finished:
             self.end_program()
         elif self.profiler is not None:
-            self._traced_step(watch)
+            if threading.get_ident() == self.thread:  # the profiler records its own thread
+                self._traced_step(watch)
         elif self.deadline is not None:
             self._untraced_step(watch)
         elif (watch.warm and not watch.recovering) or (not self.best and self._may_be_short(watch)):
@@ -323,9 +339,23 @@ class Tracing(Task):
             self.moved += 1
             self._stop(watch)
 
+    def _thread_ends(self, watch: Watch) -> None:
+        with contextlib.suppress(Exception):
+            if self.profiler is not None and threading.get_ident() == self.thread:
+                self._stop(watch)
+
     def restart(self, watch: Watch) -> None:
         if self.profiler is not None:
             self._stop(watch)
+
+    def abandon(self) -> None:
+        super().abandon()
+        profiler, self.profiler = self.profiler, None
+        if profiler is not None and threading.get_ident() == self.thread:
+            profiler.on_trace_ready = None
+            with contextlib.suppress(Exception):
+                profiler.stop()
+        self._restore_sigterm()
 
     def end(self, watch: Watch) -> None:
         """The program ends, while it is traced perhaps: at least one whole step is a trace."""
@@ -378,6 +408,7 @@ class Tracing(Task):
         self.report.update(state="measuring")
         self.running = True
         self._catch_sigterm()
+        self._local.end = AtThreadEnd(lambda: self._thread_ends(watch))  # else the process crashes
         with _without_an_error_for_a_missing_gpu():
             self.profiler.start()
 
@@ -411,6 +442,9 @@ class Tracing(Task):
     def _stop(self, watch: Watch) -> None:
         """Stop the profiler; report what it has recorded, unless what was before has more steps."""
         profiler, self.profiler, cut = self.profiler, None, self.left > 0
+        if threading.get_ident() != self.thread:  # there is none in this thread: to stop it crashes the process
+            self.running = False
+            return
         if cut:  # the step that is cut off is kept open, so that it is no whole one
             self.open_marks.append(profiler.step_rec_fn)
             profiler.step_rec_fn = None
@@ -480,7 +514,9 @@ class Tracing(Task):
         around = self.steps[: self.first], self.steps[self.last :]
         before, after = ([step for step in steps if step.ms is not None] for steps in around)
         happened = [(str(at), what) for at, step in enumerate(before + after) for what in step.happened]
-        recording = self.known | self.cpu_times.shares() | {
+        recording = {
+            **self.known,
+            **self.cpu_times.shares(),
             "asked": {"warmup": watch.warmup, "steps": self.settings["steps"]},
             "total_steps": None if self.settings["go_on"] and state == "done" and not ended else watch.total,
             "untraced_step_ms": [round(step.ms or 0.0, 3) for step in before],
@@ -493,7 +529,7 @@ class Tracing(Task):
             "threads": torch.get_num_threads(),
             "openmp": {name: os.environ[name] for name in OPENMP if name in os.environ},
             "moved": self.moved,
-        }  # fmt: skip
+        }
         self.report.update(state=state, recording=recording, **self.values)
 
     def _catch_sigterm(self) -> None:

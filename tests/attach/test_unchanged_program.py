@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 
 import pytest
@@ -19,7 +20,7 @@ from walkthrough.results.folder import traces_in
 
 sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
 
-from walkthrough_hook import _attach_to_loaders
+from walkthrough_hook import Attached, _attach_to_loaders
 
 PROGRAMS = Path(__file__).parent / "programs"
 KINDS = [
@@ -165,6 +166,15 @@ def test_a_program_of_an_odd_kind_is_traced_and_ends_as_without_trace(tmp_path, 
     inside[1] = re.sub(r"ERROR: External init callback must run in same thread.*\n", "", inside[1])  # Kineto
     assert inside == outside
     assert len(traces_in(tmp_path / "out")) == 1
+
+
+def test_no_profiler_goes_on_recording_where_something_of_ours_fails(tmp_path):
+    settings = {"mode": "trace", "warmup": 3, "steps": 3, "reports": str(tmp_path), "host": "", "go_on": True}
+    attached, stopped = Attached(settings), []
+    task = attached.watch.task
+    task.profiler, task.thread, task.running = SimpleNamespace(stop=lambda: stopped.append(True)), get_ident(), True
+    attached.guarded(lambda: 1 // 0)
+    assert (stopped, task.done, task.running, task.profiler) == ([True], True, False, None)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "walkthrough" / "attach" / "site").rglob("*.py")), ids=lambda p: p.name)

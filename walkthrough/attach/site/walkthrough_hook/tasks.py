@@ -445,6 +445,7 @@ class Tracing(Task):
         if threading.get_ident() != self.thread:  # there is none in this thread: to stop it crashes the process
             self.running = False
             return
+        self._local.end = None
         if cut:  # the step that is cut off is kept open, so that it is no whole one
             self.open_marks.append(profiler.step_rec_fn)
             profiler.step_rec_fn = None

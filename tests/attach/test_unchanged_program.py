@@ -160,7 +160,7 @@ def test_a_program_that_trains_in_another_thread_ends_without_a_traceback(tmp_pa
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("program", ["odd_classes", "epochs_in_threads", "forks_meanwhile"])
+@pytest.mark.parametrize("program", ["odd_classes", "epochs_in_threads", "daemon", "forks_meanwhile"])
 def test_a_program_of_an_odd_kind_is_traced_and_ends_as_without_trace(tmp_path, program):
     outside, inside = both(tmp_path, PROGRAMS / f"{program}.py", OMP_NUM_THREADS="1")
     inside[1] = re.sub(r"ERROR: External init callback must run in same thread.*\n", "", inside[1])  # Kineto

@@ -28,6 +28,7 @@ MOVES = 3  # times that tracing begins anew because something unusual happens
 EARLY = 3  # steps, after which some are traced in case that the program ends before a long warm-up is over
 AFTER, AFTER_TOGETHER = 10, 3  # untraced steps after the traced ones: of one process, of each of several
 AFTER_SECONDS = 20.0  # for the former
+PARTING = 5.0  # s, for a step of a daemon thread as the program ends
 OPENMP = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")  # how its threads wait for work
 OWN_PROFILER = (
     "the program has a profiler of its own running: switch that off for this, or open what it records with explain"
@@ -312,7 +313,8 @@ class Tracing(Task):
         self.cpu_times = CpuTimes()
         self.deadline: float | None = None  # s; from when on the program goes on untraced
         self._handler: Any = None
-        self._local = threading.local()
+        self._local, self._stopped = threading.local(), threading.Event()
+        self._must_stop = self._ending = False  # after the step that runs; for good
 
     def step(self, watch: Watch) -> None:
         """A training step has ended."""
@@ -320,7 +322,9 @@ class Tracing(Task):
             self.end_program()
         elif self.profiler is not None:
             if threading.get_ident() == self.thread:  # the profiler records its own thread
-                self._traced_step(watch)
+                (self._stop if self._must_stop else self._traced_step)(watch)
+        elif self._ending:
+            return
         elif self.deadline is not None:
             self._untraced_step(watch)
         elif (watch.warm and not watch.recovering) or (not self.best and self._may_be_short(watch)):
@@ -359,8 +363,10 @@ class Tracing(Task):
 
     def end(self, watch: Watch) -> None:
         """The program ends, while it is traced perhaps: at least one whole step is a trace."""
+        self._ending = True
         if self.profiler is not None:
             self._stop(watch)
+            self._stopped.wait(PARTING)  # for a daemon's step
         self.cpu_times.end()
         if self.best and self.report.state != "failed":
             self._report(watch, "done", ended=True)
@@ -396,6 +402,8 @@ class Tracing(Task):
         active = self.settings["steps"]
         self.left, self.traced, self.happenings, self.exported = 1 + active, 0, [], ""
         self.begun, self.is_early, self.thread = len(watch.steps), not watch.warm, threading.get_ident()
+        self._must_stop = False
+        self._stopped.clear()
         self.profiler = profile(
             activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available(),
             schedule=schedule(wait=0, warmup=1, active=active, repeat=1),
@@ -441,10 +449,10 @@ class Tracing(Task):
 
     def _stop(self, watch: Watch) -> None:
         """Stop the profiler; report what it has recorded, unless what was before has more steps."""
-        profiler, self.profiler, cut = self.profiler, None, self.left > 0
-        if threading.get_ident() != self.thread:  # there is none in this thread: to stop it crashes the process
-            self.running = False
+        if threading.get_ident() != self.thread:  # to stop it here crashes the process: its own thread does
+            self._must_stop = True
             return
+        profiler, self.profiler, cut = self.profiler, None, self.left > 0
         self._local.end = None
         if cut:  # the step that is cut off is kept open, so that it is no whole one
             self.open_marks.append(profiler.step_rec_fn)
@@ -462,6 +470,7 @@ class Tracing(Task):
             self.deadline = time.perf_counter() + AFTER_SECONDS
         if self.report.state == "failed":
             self.finished = True
+        self._stopped.set()
 
     def _export(self, profiler: Any) -> None:
         """Write the trace as JSON, whole or not at all."""

@@ -1,5 +1,6 @@
-"""Trains in a daemon thread, and ends while that is traced."""
+"""Trains in a daemon thread, which is stopped as the program ends: while it is traced."""
 
+import atexit
 import threading
 
 import parts
@@ -7,17 +8,26 @@ import torch
 
 network, batches = parts.model(), parts.batches()
 optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-traced = threading.Event()
+traced, stop = threading.Event(), threading.Event()
 
 
 def train():
-    for step in range(10**6):
+    step = 0
+    while not stop.is_set():
         parts.loss(network, *next(batches)).backward()
         optimizer.step()
-        if step == 5:
+        step += 1
+        if step == 6:
             traced.set()
-            threading.Event().wait(1.0)  # a step that takes long
+            stop.wait(1.0)  # a step that takes long
 
 
-threading.Thread(target=train, daemon=True).start()
+def end():
+    stop.set()
+    thread.join()
+
+
+atexit.register(end)
+thread = threading.Thread(target=train, daemon=True)
+thread.start()
 traced.wait()

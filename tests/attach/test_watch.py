@@ -275,6 +275,21 @@ def test_data_is_the_same_by_identity():
     assert [loader.steps for loader in watch.loaders] == [15, 1]
 
 
+def test_a_long_warm_up_does_not_look_at_all_its_steps_after_each():
+    class Counting(list):
+        read = 0
+
+        def __iter__(self):
+            Counting.read += 1
+            return super().__iter__()
+
+    quiet = Quiet()
+    watch = Watch(1000, quiet, quiet)
+    watch.steps = Counting()
+    epoch(watch, Loader(8, Data()), 100)
+    assert (len(watch.steps), watch.timed, Counting.read) == (100, 99, 0)
+
+
 def test_what_every_step_does_is_usual():
     quiet = Quiet()
     watch = Watch(4, quiet, quiet)

@@ -335,11 +335,11 @@ class Tracing(Task):
     def happens(self, watch: Watch, what: str) -> None:
         """Something happens in the step that is running: what is recorded ends before it, if that can be avoided."""
         recording = self.profiler is not None and self.left <= self.settings["steps"]
+        if not recording or watch.is_usual(what) or self.moved >= MOVES or world_size() > 1:
+            return
         quiet = watch.longest_quiet()
         avoidable = quiet is None or quiet > self.settings["steps"]
-        if not recording or watch.is_usual(what) or self.moved >= MOVES or not avoidable or world_size() > 1:
-            return
-        if threading.get_ident() == self.thread:  # the profiler records its own thread
+        if avoidable and threading.get_ident() == self.thread:  # the profiler records its own thread
             self.moved += 1
             self._stop(watch)
 

@@ -135,6 +135,7 @@ class Watch:
         self.counted = 0  # steps since the leading marker was chosen
         self.total = 0  # steps
         self.steps: list[Step] = []  # those of the same kind so far
+        self.timed = 0  # of these, those whose time is known
         self.warm = False  # whether the warm-up is over
         self.recovering = 0  # steps whose batches were loaded during a pause: they do not wait for a slow DataLoader
         self.epoch_began: float | None = None  # s, in the step that is running
@@ -221,8 +222,7 @@ class Watch:
 
     def left(self) -> int:
         """How many steps there may be until the warm-up is over."""
-        timed = sum(step.ms is not None for step in self.steps)
-        left = max(self.warmup - len(self.steps), self.recovering + min(TIMED, self.warmup - 1) - timed)
+        left = max(self.warmup - len(self.steps), self.recovering + min(TIMED, self.warmup - 1) - self.timed)
         if self.lead is not None and self.lead.kind is None and len(self.made):
             left = max(left, SURE - self.backwards)
         waits = PATIENCE * self.warmup - len(self.steps)
@@ -334,7 +334,7 @@ class Watch:
     def _forget_steps(self) -> None:
         self.total -= len(self.steps)
         self.epoch_steps, self.epoch_step_ms = [], []
-        self.steps, self._usual, self._noted, self._round, self._begin = [], {}, 0, -1, None
+        self.steps, self.timed, self._usual, self._noted, self._round, self._begin = [], 0, {}, 0, -1, None
 
     def _step_ends(self) -> None:
         now = time.perf_counter()
@@ -345,6 +345,7 @@ class Watch:
         ms = None if self._begin is None else (now - self._begin) * 1e3
         unlike = self.disturbed or self.recovering or self.task.running
         self.steps.append(Step(None if unlike else ms, self.happened))
+        self.timed += self.steps[-1].ms is not None
         self.total += 1
         self.recovering = self.queued() if self.total == 1 else max(0, self.recovering - 1)
         self.warm = self.warm or self.left() <= 0

@@ -185,6 +185,12 @@ def test_what_runs_inside_is_python_3_8(path):
 
 
 @pytest.mark.long
+def test_a_program_that_catches_everything_is_not_said_to_be_ended(tmp_path):
+    finished = walkthrough("trace", "--warmup", 3, "--", PROGRAMS / "swallows.py", cwd=tmp_path)
+    assert "; the program ran to its end, the command's exit code is 0" in finished.stderr.splitlines()[-1]
+
+
+@pytest.mark.long
 def test_a_program_that_fails_after_a_traced_step_keeps_its_exit_code(tmp_path):
     finished = walkthrough("trace", "--warmup", 4, "--", PROGRAMS / "raises.py", cwd=tmp_path)
     assert finished.returncode == 1

@@ -111,6 +111,8 @@ class Task:
         self._tries += 1
         if self.settings["go_on"] or self._tries > TRIES or self.report.is_orphan():
             self.done = True
+            if self._tries > TRIES:
+                self.report.update(ended_by_us=False)
             return
         self.report.update(ended_by_us=True)
         with contextlib.suppress(Exception):  # it may be closed, or None
@@ -396,9 +398,10 @@ class Tracing(Task):
         self.cpu_times.end()
         more = {}
         if self.settings["stacks"]:
-            from torch._C._profiler import _ExperimentalConfig
+            with contextlib.suppress(ImportError):  # torch 1.12, which needs none
+                from torch._C._profiler import _ExperimentalConfig
 
-            more["experimental_config"] = _ExperimentalConfig(verbose=True)  # operators' stacks need it
+                more["experimental_config"] = _ExperimentalConfig(verbose=True)  # operators' stacks need it
         active = self.settings["steps"]
         self.left, self.traced, self.happenings, self.exported = 1 + active, 0, [], ""
         self.begun, self.is_early, self.thread = len(watch.steps), not watch.warm, threading.get_ident()

@@ -1,5 +1,6 @@
 """Inside `trace` and `time` a program is what it is outside: environment, output, exit code, losses."""
 
+import ast
 import json
 import os
 import re
@@ -7,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from threading import get_ident
 from types import SimpleNamespace
 
 import pytest
@@ -14,10 +16,11 @@ from support import ROOT, assert_refused, run_program
 from torch.utils.data import DataLoader, dataloader
 
 from walkthrough.attach import launch
+from walkthrough.results.folder import traces_in
 
 sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
 
-from walkthrough_hook import _attach_to_loaders
+from walkthrough_hook import Attached, _attach_to_loaders
 
 PROGRAMS = Path(__file__).parent / "programs"
 KINDS = [
@@ -154,6 +157,37 @@ def test_a_program_that_trains_in_another_thread_ends_without_a_traceback(tmp_pa
     assert finished.returncode == 0
     assert "Traceback" not in finished.stderr and "KeyboardInterrupt" not in finished.stderr
     assert "the program was ended after them, the command's exit code is 0" in finished.stderr.splitlines()[-1]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("program", ["odd_classes", "epochs_in_threads", "daemon", "forks_meanwhile"])
+def test_a_program_of_an_odd_kind_is_traced_and_ends_as_without_trace(tmp_path, program):
+    outside, inside = both(tmp_path, PROGRAMS / f"{program}.py", OMP_NUM_THREADS="1")
+    inside[1] = re.sub(r"ERROR: External init callback must run in same thread.*\n", "", inside[1])  # Kineto
+    assert inside == outside
+    assert len(traces_in(tmp_path / "out")) == 1
+
+
+def test_no_profiler_goes_on_recording_where_something_of_ours_fails(tmp_path):
+    settings = {"mode": "trace", "warmup": 3, "steps": 3, "reports": str(tmp_path), "host": "", "go_on": True}
+    attached, stopped = Attached(settings), []
+    task = attached.watch.task
+    task.profiler, task.thread, task.running = SimpleNamespace(stop=lambda: stopped.append(True)), get_ident(), True
+    attached.guarded(lambda: 1 // 0)
+    assert (stopped, task.done, task.running, task.profiler) == ([True], True, False, None)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "walkthrough" / "attach" / "site").rglob("*.py")), ids=lambda p: p.name)
+def test_what_runs_inside_is_python_3_8(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
+    unions = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)]
+    assert not [node.lineno for node in unions if isinstance(node.left, ast.Dict) or isinstance(node.right, ast.Dict)]
+
+
+@pytest.mark.long
+def test_a_program_that_catches_everything_is_not_said_to_be_ended(tmp_path):
+    finished = walkthrough("trace", "--warmup", 3, "--", PROGRAMS / "swallows.py", cwd=tmp_path)
+    assert "; the program ran to its end, the command's exit code is 0" in finished.stderr.splitlines()[-1]
 
 
 @pytest.mark.long

@@ -1,6 +1,7 @@
 """Which optimizers' steps end a training step, and what counts as usual: by hand-made orders, without torch."""
 
 import sys
+import threading
 from itertools import pairwise
 
 import pytest
@@ -90,6 +91,36 @@ def test_an_optimizer_that_is_there_is_waited_for():
         watch, quiet = run("aaaaaaab" * 8, constructed=constructed)
         assert letter(watch) == leads
     assert quiet.steps > 0
+
+
+class WithoutHash(Optimizer):
+    __hash__ = None
+
+
+def test_an_optimizer_is_known_by_identity_as_long_as_it_is_there():
+    quiet = Quiet()
+    watch = Watch(2, quiet, quiet)
+    for _ in range(20):
+        watch.constructed(optimizer := WithoutHash("a"))
+        for _ in range(3):
+            watch.stepped(optimizer)
+    assert len(quiet.ends) == 60
+    assert len(watch.made) == len(list(watch.made)) == 1
+    assert watch.steps_of(optimizer) == 60
+
+
+def test_optimizers_of_two_threads_do_not_follow_in_turn():
+    quiet = Quiet()
+    watch = Watch(2, quiet, quiet)
+    one, other = Optimizer("a"), Optimizer("a")
+    for optimizer in (one, other):
+        watch.constructed(optimizer)
+    for _ in range(5):
+        watch.stepped(one)
+    thread = threading.Thread(target=watch.stepped, args=(other,))
+    thread.start()
+    thread.join()
+    assert [marker.count for marker in watch.markers] == [5, 1]
 
 
 def test_a_leader_that_falls_silent_is_replaced():
@@ -225,6 +256,38 @@ def test_the_loaders_of_trainings_made_anew_train_each():
         epoch(watch, Loader(8, Data()), 4)
     assert watch.samples() == 400 * 8
     assert len(watch.loaders) <= watch_module.LOADERS
+
+
+class WithoutTruth(Data):
+    def __eq__(self, other):
+        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
+
+    __hash__ = None
+
+
+def test_data_is_the_same_by_identity():
+    quiet = Quiet()
+    watch = Watch(3, quiet, quiet)
+    data = WithoutTruth()
+    for _ in range(3):
+        epoch(watch, Loader(8, data), 5)
+    epoch(watch, Loader(8, WithoutTruth()), 1)
+    assert [loader.steps for loader in watch.loaders] == [15, 1]
+
+
+def test_a_long_warm_up_does_not_look_at_all_its_steps_after_each():
+    class Counting(list):
+        read = 0
+
+        def __iter__(self):
+            Counting.read += 1
+            return super().__iter__()
+
+    quiet = Quiet()
+    watch = Watch(1000, quiet, quiet)
+    watch.steps = Counting()
+    epoch(watch, Loader(8, Data()), 100)
+    assert (len(watch.steps), watch.timed, Counting.read) == (100, 99, 0)
 
 
 def test_what_every_step_does_is_usual():

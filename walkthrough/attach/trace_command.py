@@ -77,7 +77,9 @@ def run(args: argparse.Namespace) -> int:
     if not args.redact:
         _last_line("a trace names this machine and folders on it: --redact leaves them out")
     _last_line(_result(out, outcome, traced, earlier, args.warmup))
-    own = args.go_on or not (outcome.stopped or outcome.signalled or any("ended_by_us" in report for report in traced))
+    own = args.go_on or not (
+        outcome.stopped or outcome.signalled or any(report.get("ended_by_us") for report in traced)
+    )
     return outcome.exit_code if own else 0
 
 

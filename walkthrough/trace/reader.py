@@ -381,8 +381,9 @@ class Recording(Struct, frozen=True):
     run. samples_per_step: of the DataLoader's batches; None without one. moved: how often tracing began anew because of
     an evaluation or a new epoch. happenings: of the traced steps.
 
-    Of the untraced steps' wall time, 0..1: workers_cpu: in which the mean worker process computed. cpu_waiting: in
-    which the training thread could run and had no core. cpus_used: cores that the training process used, on average.
+    Of the untraced steps' wall time, 0..1: workers_cpu: in which the mean worker process computed, or waited for a
+    core. cpu_waiting: in which the training thread could run and had no core. cpus_used: cores that the training
+    process used, on average.
     None where unknown.
     """
 

@@ -28,6 +28,7 @@ class Attached:
         self.settings = settings
         self.inside: set[tuple[int, int]] = set()  # (thread, optimizer): whose step runs
         self.in_backward: Callable[[], bool] = lambda: False
+        self.inherits = False  # whether this process, or one above it, was forked while it was measured
         self.start()
 
     def start(self) -> None:
@@ -37,9 +38,9 @@ class Attached:
         self.has_exit_hook = False
 
     def in_child(self) -> None:
-        if self.watch.task.running:  # the profiler of the parent process is not this one's
-            self.settings = {**self.settings, "warmup": sys.maxsize}
+        self.inherits = self.inherits or self.watch.task.running
         self.start()
+        self.watch.task.done = self.inherits  # the profiler of the parent process is not this one's
 
     def stepped(self, optimizer: Any) -> None:
         self.hook_exit()
@@ -66,6 +67,7 @@ class Attached:
             self.watch.task.done = True
             state = "done" if self.watch.report.state == "done" else "failed"
             self.watch.report.update(state=state, reason=f"{type(error).__name__}: {error}")
+            self.watch.task.abandon()
 
     def end(self) -> None:
         """The program ends."""
@@ -162,9 +164,12 @@ def _attach_to_optimizers(torch: Any, attached: Attached, compiling: Callable[[]
 
     def patch_step_function(self: Any) -> None:
         plain(self)
-        attached.watch.constructed(self)
-        if not getattr(type(self).step, "walkthrough", False):
-            type(self).step = _marking(type(self).step, attached, compiling)
+        attached.guarded(constructed, self)
+
+    def constructed(optimizer: Any) -> None:
+        attached.watch.constructed(optimizer)
+        if not getattr(type(optimizer).step, "walkthrough", False):
+            type(optimizer).step = _marking(type(optimizer).step, attached, compiling)
 
     setattr(optimizer_class, name, functools.wraps(plain)(patch_step_function))
     scaler_class = torch.amp.GradScaler if hasattr(torch.amp, "GradScaler") else torch.cuda.amp.GradScaler

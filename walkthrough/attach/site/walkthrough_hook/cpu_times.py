@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 
 TICK = os.sysconf("SC_CLK_TCK")  # per second, of the times in /proc/<process>/stat
 
 
 class CpuTimes:
-    """Sums over stretches of steps, each between `begin` and `end`, which the training thread calls.
+    """Sums over stretches of steps, each between `begin` and `end`, which the training thread calls: where another one
+    does, its waits are not known.
 
     workers: the ids of the processes that load data; those that are there at both ends count.
     """
@@ -19,9 +21,10 @@ class CpuTimes:
         self.wall = self.process = self.waiting = self.workers = self.workers_wall = 0.0  # s
         self.waits_known = True
         self._begun: tuple[float, float, float | None, dict[int, float]] | None = None
+        self._thread = 0
 
     def begin(self, workers: list[int]) -> None:
-        self._begun = _now(workers)
+        self._begun, self._thread = _now(workers), threading.get_ident()
 
     @property
     def begun(self) -> bool:
@@ -36,15 +39,15 @@ class CpuTimes:
         wall = now[0] - before[0]
         self.wall += wall
         self.process += now[1] - before[1]
-        self.waits_known = self.waits_known and now[2] is not None and before[2] is not None
+        known = now[2] is not None and before[2] is not None and self._thread == threading.get_ident()
+        self.waits_known = self.waits_known and known
         self.waiting += (now[2] or 0.0) - (before[2] or 0.0)
         self.workers += sum(seconds - before[3][worker] for worker, seconds in now[3].items())
         self.workers_wall += wall * len(now[3])
 
     def shares(self) -> dict[str, float | None]:
-        """Per s of these steps: CPUs that this process used; how long the thread waited for one; a worker's CPU time.
-
-        None where that is not known.
+        """Per s of these steps: CPUs that this process used; how long the thread waited for one; how long a worker had
+        work for one. None where that is not known.
         """
         return {
             "cpus_used": _share(self.process, self.wall),
@@ -58,13 +61,19 @@ def _share(part: float, whole: float) -> float | None:
 
 
 def _now(workers: list[int]) -> tuple[float, float, float | None, dict[int, float]]:
-    """Seconds: the clock, this process's CPU time, this thread's waits for a CPU, the CPU time of each worker."""
-    waited = None
-    with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
-        waited = int(file.read().split()[1]) / 1e9
+    """Seconds: the clock, this process's CPU time, this thread's waits for a CPU, and of each worker its CPU time and
+    waits for a CPU: of too many workers for the cores, each computes for little of its time.
+    """
     times = {}
     for worker in workers:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{worker}/stat") as file:
             fields = file.read().rpartition(")")[2].split()  # a name may hold spaces
-            times[worker] = (int(fields[11]) + int(fields[12])) / TICK
-    return time.perf_counter(), time.process_time(), waited, times
+            times[worker] = (int(fields[11]) + int(fields[12])) / TICK + (_waited(str(worker)) or 0.0)
+    return time.perf_counter(), time.process_time(), _waited("thread-self"), times
+
+
+def _waited(process: str) -> float | None:
+    """How long a process's main thread, or "thread-self", could run and had no CPU, s; None where that is unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/schedstat") as file:
+        return int(file.read().split()[1]) / 1e9
+    return None

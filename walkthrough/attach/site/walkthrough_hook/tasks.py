@@ -29,6 +29,7 @@ EARLY = 3  # steps, after which some are traced in case that the program ends be
 AFTER, AFTER_TOGETHER = 10, 3  # untraced steps after the traced ones: of one process, of each of several
 MOST_BEFORE = 1000  # untraced steps that are reported
 AFTER_SECONDS = 20.0  # for the former
+PARTING = 5.0  # s, for a step of a daemon thread as the program ends
 OPENMP = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")  # how its threads wait for work
 OWN_PROFILER = (
     "the program has a profiler of its own running: switch that off for this, or open what it records with explain"
@@ -111,6 +112,8 @@ class Task:
         self._tries += 1
         if self.settings["go_on"] or self._tries > TRIES or self.report.is_orphan():
             self.done = True
+            if self._tries > TRIES:
+                self.report.update(ended_by_us=False)
             return
         self.report.update(ended_by_us=True)
         with contextlib.suppress(Exception):  # it may be closed, or None
@@ -134,6 +137,10 @@ class Task:
 
     def restart(self, watch: Watch) -> None:
         """Another marker marks the steps from now on."""
+
+    def abandon(self) -> None:
+        """Something of ours failed: nothing is measured any more."""
+        self.running = False
 
     def foreign_profiler(self, watch: Watch, profiler: Any) -> None:
         """The program starts a profiler of its own."""
@@ -272,6 +279,16 @@ def _now(watch: Watch) -> tuple[float, int | None]:
     return time.perf_counter(), watch.samples()
 
 
+class AtThreadEnd:
+    """Calls a function when the thread ends in whose `threading.local` it is, in that thread."""
+
+    def __init__(self, call: Callable[[], object]) -> None:
+        self.call = call
+
+    def __del__(self) -> None:
+        self.call()
+
+
 class Tracing(Task):
     """Traces `steps` steps after the warm-up, and before them one in which the profiler itself warms up.
 
@@ -299,13 +316,18 @@ class Tracing(Task):
         self.cpu_times = CpuTimes()
         self.deadline: float | None = None  # s; from when on the program goes on untraced
         self._handler: Any = None
+        self._local, self._stopped = threading.local(), threading.Event()
+        self._must_stop = self._ending = False  # after the step that runs; for good
 
     def step(self, watch: Watch) -> None:
         """A training step has ended."""
         if self.finished:
             self.end_program()
         elif self.profiler is not None:
-            self._traced_step(watch)
+            if threading.get_ident() == self.thread:  # the profiler records its own thread
+                (self._stop if self._must_stop else self._traced_step)(watch)
+        elif self._ending:
+            return
         elif self.deadline is not None:
             self._untraced_step(watch)
         elif (watch.warm and not watch.recovering) or (not self.best and self._may_be_short(watch)):
@@ -316,22 +338,38 @@ class Tracing(Task):
     def happens(self, watch: Watch, what: str) -> None:
         """Something happens in the step that is running: what is recorded ends before it, if that can be avoided."""
         recording = self.profiler is not None and self.left <= self.settings["steps"]
+        if not recording or watch.is_usual(what) or self.moved >= MOVES or world_size() > 1:
+            return
         quiet = watch.longest_quiet()
         avoidable = quiet is None or quiet > self.settings["steps"]
-        if not recording or watch.is_usual(what) or self.moved >= MOVES or not avoidable or world_size() > 1:
-            return
-        if threading.get_ident() == self.thread:  # the profiler records its own thread
+        if avoidable and threading.get_ident() == self.thread:  # the profiler records its own thread
             self.moved += 1
             self._stop(watch)
+
+    def _thread_ends(self, watch: Watch) -> None:
+        with contextlib.suppress(Exception):
+            if self.profiler is not None and threading.get_ident() == self.thread:
+                self._stop(watch)
 
     def restart(self, watch: Watch) -> None:
         if self.profiler is not None:
             self._stop(watch)
 
+    def abandon(self) -> None:
+        super().abandon()
+        profiler, self.profiler = self.profiler, None
+        if profiler is not None and threading.get_ident() == self.thread:
+            profiler.on_trace_ready = None
+            with contextlib.suppress(Exception):
+                profiler.stop()
+        self._restore_sigterm()
+
     def end(self, watch: Watch) -> None:
         """The program ends, while it is traced perhaps: at least one whole step is a trace."""
+        self._ending = True
         if self.profiler is not None:
             self._stop(watch)
+            self._stopped.wait(PARTING)  # for a daemon's step
         self.cpu_times.end()
         if self.best and self.report.state != "failed":
             self._report(watch, "done", ended=True)
@@ -361,12 +399,15 @@ class Tracing(Task):
         self.cpu_times.end()
         more = {}
         if self.settings["stacks"]:
-            from torch._C._profiler import _ExperimentalConfig
+            with contextlib.suppress(ImportError):  # torch 1.12, which needs none
+                from torch._C._profiler import _ExperimentalConfig
 
-            more["experimental_config"] = _ExperimentalConfig(verbose=True)  # operators' stacks need it
+                more["experimental_config"] = _ExperimentalConfig(verbose=True)  # operators' stacks need it
         active = self.settings["steps"]
         self.left, self.traced, self.happenings, self.exported = 1 + active, 0, [], ""
         self.begun, self.is_early, self.thread = len(watch.steps), not watch.warm, threading.get_ident()
+        self._must_stop = False
+        self._stopped.clear()
         self.profiler = profile(
             activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available(),
             schedule=schedule(wait=0, warmup=1, active=active, repeat=1),
@@ -379,6 +420,7 @@ class Tracing(Task):
         self.report.update(state="measuring")
         self.running = True
         self._catch_sigterm()
+        self._local.end = AtThreadEnd(lambda: self._thread_ends(watch))  # else the process crashes
         with _without_an_error_for_a_missing_gpu():
             self.profiler.start()
 
@@ -411,7 +453,11 @@ class Tracing(Task):
 
     def _stop(self, watch: Watch) -> None:
         """Stop the profiler; report what it has recorded, unless what was before has more steps."""
+        if threading.get_ident() != self.thread:  # to stop it here crashes the process: its own thread does
+            self._must_stop = True
+            return
         profiler, self.profiler, cut = self.profiler, None, self.left > 0
+        self._local.end = None
         if cut:  # the step that is cut off is kept open, so that it is no whole one
             self.open_marks.append(profiler.step_rec_fn)
             profiler.step_rec_fn = None
@@ -428,6 +474,7 @@ class Tracing(Task):
             self.deadline = time.perf_counter() + AFTER_SECONDS
         if self.report.state == "failed":
             self.finished = True
+        self._stopped.set()
 
     def _export(self, profiler: Any) -> None:
         """Write the trace as JSON, whole or not at all."""
@@ -481,7 +528,9 @@ class Tracing(Task):
         around = self.steps[max(0, self.first - MOST_BEFORE) : self.first], self.steps[self.last :]
         before, after = ([step for step in steps if step.ms is not None] for steps in around)
         happened = [(str(at), what) for at, step in enumerate(before + after) for what in step.happened]
-        recording = self.known | self.cpu_times.shares() | {
+        recording = {
+            **self.known,
+            **self.cpu_times.shares(),
             "asked": {"warmup": watch.warmup, "steps": self.settings["steps"]},
             "total_steps": None if self.settings["go_on"] and state == "done" and not ended else watch.total,
             "untraced_step_ms": [round(step.ms or 0.0, 3) for step in before],
@@ -494,7 +543,7 @@ class Tracing(Task):
             "threads": torch.get_num_threads(),
             "openmp": {name: os.environ[name] for name in OPENMP if name in os.environ},
             "moved": self.moved,
-        }  # fmt: skip
+        }
         self.report.update(state=state, recording=recording, **self.values)
 
     def _catch_sigterm(self) -> None:

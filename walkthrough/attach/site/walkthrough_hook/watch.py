@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 NEW_EPOCH, EVALUATION, CHECKPOINT = "new epoch", "evaluation", "checkpoint"
@@ -32,6 +32,7 @@ class Marker:
         self.name, self.kind = name, kind
         self.count = self.position = self.longest_pause = self.run = 0
         self.ended = False  # another was made after its last step
+        self.thread = threading.get_ident()  # in which it stepped first
 
     def step(self, position: int) -> None:
         self.count += 1
@@ -55,6 +56,28 @@ def kind_of(optimizer: Any) -> Any:
     return type(optimizer).__name__, len(groups), tuple(shapes)
 
 
+class ById:
+    """Values of objects, as long as these are alive. By `id`: a class of the program's own may have no hash."""
+
+    def __init__(self) -> None:
+        self._entries: dict[int, tuple[Any, Any]] = {}  # a weak reference to the object, and the value
+
+    def __setitem__(self, item: Any, value: Any) -> None:
+        number, entries = id(item), self._entries
+        entries[number] = weakref.ref(item, lambda _: entries.pop(number, None)), value
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[Any]:
+        items = [reference() for reference, _ in list(self._entries.values())]
+        return (item for item in items if item is not None)
+
+    def get(self, item: Any, default: Any = None) -> Any:
+        reference, value = self._entries.get(id(item), (None, None))
+        return value if reference and reference() is item else default
+
+
 class Loader:
     """A DataLoader that was iterated. steps: in how many steps it yielded batches; samples: since the last.
 
@@ -73,6 +96,11 @@ class Loader:
         self.steps = self.samples = 0
         self.sized, self.yielded = True, False
         self.workers: list[int] = []
+
+    def has_data_of(self, other: Loader) -> bool:
+        """Whether both load the same data set: not by `==`, which compares a tensor's or an array's values."""
+        mine, others = self.dataset, other.dataset  # an object has one weak reference without a callback
+        return mine is others or (isinstance(mine, int) and isinstance(others, int) and mine == others)
 
     @property
     def queued(self) -> int:
@@ -100,13 +128,14 @@ class Watch:
     def __init__(self, warmup: int, task: Any, report: Any) -> None:
         self.warmup, self.task, self.report = warmup, task, report
         self.markers: list[Marker] = []
-        self.made: Any = weakref.WeakKeyDictionary()  # optimizers, and the position at which they were constructed
+        self.made = ById()  # optimizers, and the position at which they were constructed
         self.loaders: list[Loader] = []
         self.position = self.backwards = self.skipped = self.trained_samples = 0
         self.sized = True  # whether each batch of those had a size
         self.counted = 0  # steps since the leading marker was chosen
         self.total = 0  # steps
         self.steps: list[Step] = []  # those of the same kind so far
+        self.timed = 0  # of these, those whose time is known
         self.warm = False  # whether the warm-up is over
         self.recovering = 0  # steps whose batches were loaded during a pause: they do not wait for a slow DataLoader
         self.epoch_began: float | None = None  # s, in the step that is running
@@ -116,19 +145,18 @@ class Watch:
         self.happened: list[str] = []  # since the last step
         self.disturbed = False  # whether something of ours ran in this step
         self._usual: dict[str, int] = {}  # in how many of the `_noted` steps of the warm-up something happened
-        self._noted = self._timed = 0  # the latter: of `steps`, those whose ms is known
-        self._owners: dict[int, tuple[Any, Marker]] = {}  # id of an optimizer: a weak reference to it, and its marker
+        self._noted = 0
+        self._owners = ById()  # optimizers, and their markers
         self._round = -1  # the position at which the last step ended
         self._begin: float | None = None  # s, of the step that is running
-        self._busy = threading.local()
+        self._busy = threading.Lock()
         self._pid = os.getpid()
 
     # ------------------------------------------------------------------ what the program does
 
     def constructed(self, optimizer: Any) -> None:
         """An optimizer is made."""
-        with contextlib.suppress(TypeError):  # a class of the program's own that has no hash
-            self.made[optimizer] = self.position
+        self.made[optimizer] = self.position
 
     def stepped(self, optimizer: Any) -> None:
         """An optimizer's step has ended."""
@@ -146,8 +174,8 @@ class Watch:
 
     def steps_of(self, optimizer: Any) -> int:
         """How often an optimizer has stepped, with those that it replaces."""
-        known = self._owners.get(id(optimizer))
-        return known[1].count if known and known[0]() is optimizer else 0
+        marker = self._owners.get(optimizer)
+        return marker.count if marker else 0
 
     def began(self, loader: Any) -> None:
         """A DataLoader is iterated anew."""
@@ -180,7 +208,7 @@ class Watch:
             except Exception:  # of the program's own code, in a property
                 return None
             for other in [other for other in self.loaders if other.loader() is None]:
-                if other.dataset == entry.dataset:  # made anew, for the next epoch
+                if other.has_data_of(entry):  # made anew, for the next epoch
                     entry.steps += other.steps
                     self.loaders.remove(other)
             self.loaders = [*self.loaders[1 - LOADERS :], entry]
@@ -196,7 +224,7 @@ class Watch:
 
     def left(self) -> int:
         """How many steps there may be until the warm-up is over."""
-        left = max(self.warmup - len(self.steps), self.recovering + min(TIMED, self.warmup - 1) - self._timed)
+        left = max(self.warmup - len(self.steps), self.recovering + min(TIMED, self.warmup - 1) - self.timed)
         if self.lead is not None and self.lead.kind is None and len(self.made):
             left = max(left, SURE - self.backwards)
         waits = PATIENCE * self.warmup - len(self.steps)
@@ -252,31 +280,31 @@ class Watch:
 
     def _marker_of(self, optimizer: Any) -> Marker:
         """Its marker: that of an optimizer that it replaces, or which it follows in turn; else a new one."""
-        known = self._owners.get(id(optimizer))
-        if known and known[0]() is optimizer:
-            return known[1]
+        known = self._owners.get(optimizer)
+        if known is not None:
+            return known
         kind, made = kind_of(optimizer), self.made.get(optimizer, -1)
         before = [marker for marker in self.markers if marker.position <= made]  # not stepped since it was made
         alike = [marker for marker in self.markers if marker.kind == kind]
         replaced = [marker for marker in alike if marker in before]
-        in_turn = [marker for marker in alike if marker.position == self.position and marker.run >= IN_TURN]
+        last = [marker for marker in alike if marker.position == self.position and marker.run >= IN_TURN]
+        in_turn = [marker for marker in last if marker.thread == threading.get_ident()]  # else at the same time
         found = min(replaced or in_turn, key=lambda marker: marker.position, default=None)
         if found is None:
             found = self._new(Marker(type(optimizer).__name__, kind))
         for marker in before if found not in before else ():
             marker.ended = True
-        self._owners[id(optimizer)] = weakref.ref(optimizer), found
+        self._owners[optimizer] = found
         return found
 
     def _mark(self, marker_of: Any) -> None:
         """A marker's step has ended."""
-        if self.task.done or getattr(self._busy, "now", False) or os.getpid() != self._pid:
-            return
-        self._busy.now = True
+        if self.task.done or os.getpid() != self._pid or not self._busy.acquire(blocking=False):
+            return  # the latter: inside of ours, or while another thread is
         try:
             self._marked(marker_of())
         finally:
-            self._busy.now = False
+            self._busy.release()
 
     def _marked(self, marker: Marker) -> None:
         if len(self.markers) == 1 and not marker.count:
@@ -313,7 +341,7 @@ class Watch:
     def _forget_steps(self) -> None:
         self.total -= len(self.steps)
         self.epoch_steps, self.epoch_step_ms = [], []
-        self.steps, self._usual, self._noted, self._timed, self._round, self._begin = [], {}, 0, 0, -1, None
+        self.steps, self.timed, self._usual, self._noted, self._round, self._begin = [], 0, {}, 0, -1, None
 
     def _step_ends(self) -> None:
         now = time.perf_counter()
@@ -325,7 +353,7 @@ class Watch:
         ms = None if self._begin is None else (now - self._begin) * 1e3
         unlike = self.disturbed or self.recovering or self.task.running
         self.steps.append(Step(None if unlike else ms, self.happened))
-        self._timed += self.steps[-1].ms is not None
+        self.timed += self.steps[-1].ms is not None
         self.total += 1
         self.recovering = self.queued() if self.total == 1 else max(0, self.recovering - 1)
         self.warm = self.warm or (len(self.steps) >= self.warmup and self.left() <= 0)
@@ -359,7 +387,7 @@ class Watch:
 
         One that evaluates yields many, in few steps.
         """
-        steps = sum(other.steps for other in self.loaders if other.dataset == loader.dataset)
+        steps = sum(other.steps for other in self.loaders if other.has_data_of(loader))
         return steps > 0 and 2 * steps >= self.counted
 
 

@@ -321,6 +321,13 @@ def test_workers_that_wait_for_other_than_a_core_may_be_more_than_cores(analysis
     assert all("than there are cores" in item.do for item in advice if more)
 
 
+@pytest.mark.parametrize(("asleep", "more"), [(0.4, True), (0.1, False), (None, True)])
+def test_more_workers_are_for_a_training_that_sleeps_while_it_waits_for_them(analysis, asleep, more):
+    result = analysis(recorded(loaded_images(0, loader=WORKERS), 2, 2, workers_cpu=0.03, asleep=asleep))
+    advice = of_ids(result, "more_workers", "less_per_batch")
+    assert [item.id for item in advice] == ["more_workers"] * more
+
+
 def test_on_a_gpu_too_workers_that_wait_may_be_more_than_cores(analysis):
     def waiting(**more):
         builder = gpu_step([(510, 512, 400)], ("aten::mm", 505, 10))

@@ -114,8 +114,8 @@ def _far(duration: np.ndarray, known: np.ndarray) -> np.ndarray:
 def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     """The `LongSteps` of a program, by its trace and by the times of the steps before and after that.
 
-    An untraced step is long if it also takes longer than any typical traced one: what is in some of those, such as each
-    fourth one's wait for its batch, is typical. Where a CPU runs ahead of a GPU, the untraced steps take longer than
+    An untraced step is long if it also takes far longer than any typical traced one: what is in some of those, such as
+    each fourth one's wait for its batch, is typical. Where a CPU runs ahead of a GPU, the untraced steps take longer than
     typical traced ones only in sum.
     """
     recording = trace.recording or Recording()
@@ -130,7 +130,7 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     long = np.empty(0, bool)
     if len(untraced_us):
         known = np.array([bool(reasons) for reasons in untraced_reasons])
-        long = _far(untraced_us, known) & (untraced_us > typical_us.max())
+        long = _far(untraced_us, known) & (untraced_us > typical_us.max() * np.where(known, 1, 1 + UNKNOWN))
         if not runs_ahead:  # else the median untraced step only launches, and others wait for the GPU
             traced_us = traced_us * (median(untraced_us[~long]) / max(median(typical_us), 1e-9))
     # The untraced ones begin with the second step of the program; of a trace from elsewhere nobody knows.

@@ -16,9 +16,9 @@ class CpuTimes:
     """
 
     def __init__(self) -> None:
-        self.wall = self.process = self.waiting = self.workers = self.workers_wall = 0.0  # s
+        self.wall = self.process = self.running = self.waiting = self.workers = self.workers_wall = 0.0  # s
         self.waits_known = True
-        self._begun: tuple[float, float, float | None, dict[int, float]] | None = None
+        self._begun: tuple[float, float, tuple[float, float] | None, dict[int, float]] | None = None
 
     def begin(self, workers: list[int]) -> None:
         """Unless it has begun already."""
@@ -33,18 +33,22 @@ class CpuTimes:
         self.wall += wall
         self.process += now[1] - before[1]
         self.waits_known = self.waits_known and now[2] is not None and before[2] is not None
-        self.waiting += (now[2] or 0.0) - (before[2] or 0.0)
+        self.running += (now[2] or (0.0, 0.0))[0] - (before[2] or (0.0, 0.0))[0]
+        self.waiting += (now[2] or (0.0, 0.0))[1] - (before[2] or (0.0, 0.0))[1]
         self.workers += sum(seconds - before[3][worker] for worker, seconds in now[3].items())
         self.workers_wall += wall * len(now[3])
 
     def shares(self) -> dict[str, float | None]:
-        """Per s of these steps: CPUs that this process used; how long the thread waited for one; a worker's CPU time.
+        """Per s of these steps: CPUs that this process used; how long the thread waited for one, and how long it slept;
+        a worker's CPU time.
 
         None where that is not known.
         """
+        known = self.wall if self.waits_known else 0.0
         return {
             "cpus_used": _share(self.process, self.wall),
-            "cpu_waiting": _share(self.waiting, self.wall) if self.waits_known else None,
+            "cpu_waiting": _share(self.waiting, known),
+            "asleep": _share(max(0.0, known - self.running - self.waiting), known),
             "workers_cpu": _share(self.workers, self.workers_wall),
         }
 
@@ -53,14 +57,15 @@ def _share(part: float, whole: float) -> float | None:
     return round(part / whole, 4) if whole > 0 else None
 
 
-def _now(workers: list[int]) -> tuple[float, float, float | None, dict[int, float]]:
-    """Seconds: the clock, this process's CPU time, this thread's waits for a CPU, the CPU time of each worker."""
-    waited = None
+def _now(workers: list[int]) -> tuple[float, float, tuple[float, float] | None, dict[int, float]]:
+    """Seconds: the clock, this process's CPU time, this thread's and its waits for one, each worker's CPU time."""
+    thread = None
     with contextlib.suppress(OSError, ValueError, IndexError), open("/proc/thread-self/schedstat") as file:
-        waited = int(file.read().split()[1]) / 1e9
+        running, waiting, _ = map(int, file.read().split())
+        thread = running / 1e9, waiting / 1e9
     times = {}
     for worker in workers:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{worker}/stat") as file:
             fields = file.read().rpartition(")")[2].split()  # a name may hold spaces
             times[worker] = (int(fields[11]) + int(fields[12])) / TICK
-    return time.perf_counter(), time.process_time(), waited, times
+    return time.perf_counter(), time.process_time(), thread, times

@@ -147,7 +147,7 @@ def test_epochs_shorter_than_the_window_are_named(styles):
 @pytest.mark.parametrize(
     ("program", "optimizers", "backwards", "total"),
     [
-        ("rollouts", ["Adam"], 1, 24),
+        ("rollouts", ["Adam"], 1, 30),  # of which more are timed, since they are short
         ("actor_critic", ["Adam", "Adam", "Adam"], 6, 24),  # two of the critic, of the actor, of the temperature
         ("evaluates_training_data", ["AdamW"], 1, 24),
         ("federated", ["SGD"], 1, 24),

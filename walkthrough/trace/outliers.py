@@ -115,8 +115,8 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     """The `LongSteps` of a program, by its trace and by the times of the steps before and after that.
 
     An untraced step is long if it also takes far longer than any typical traced one: what is in some of those, such as
-    each fourth one's wait for its batch, is typical. Where a CPU runs ahead of a GPU, the untraced steps take longer than
-    typical traced ones only in sum.
+    each fourth one's wait for its batch, is typical. Where a CPU runs ahead of a GPU, the untraced steps take longer
+    than typical traced ones only in sum.
     """
     recording = trace.recording or Recording()
     before, after = len(recording.untraced_step_ms), len(recording.untraced_after_ms)

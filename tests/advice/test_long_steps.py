@@ -104,6 +104,13 @@ def test_what_other_programs_lengthen_is_not_mixed_with_what_recurs(analysis):
     assert (found.count, found.every, found.longer_us) == (5, 5, 40_000)
 
 
+def test_a_single_accident_does_not_hide_what_recurs(analysis):
+    recording = untraced()
+    recording["untraced_step_ms"][9] += 80.0
+    found = seen(analysis(cpu(recording)))
+    assert (found.count, found.every) == (5, 5)
+
+
 def test_long_steps_that_are_most_of_the_time_come_first(analysis):
     recording = untraced(longer=9.0) | {
         "untraced_happenings": [{"step": str(step), "what": "evaluation"} for step in (4, 9, 14, 20, 25)]

@@ -148,6 +148,7 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
         return LongSteps(of=int(seen.sum()))
     more_us = us - median(us[seen & ~long])
     ordered = np.sort(more_us[long])
+    ordered = ordered[:-1] if len(ordered) > FEWEST else ordered  # the longest may be a single accident
     much = ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)] * PART
     long &= (more_us >= much) | np.array([bool(step) for step in reasons])
     found, total_us, apart = np.flatnonzero(long).tolist(), float(us[seen].sum()), np.diff(position[long])

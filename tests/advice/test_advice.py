@@ -7,6 +7,7 @@ from support.trace_builder import TraceBuilder, two_steps
 from walkthrough.advice.catalogue import BY_ID, COSTS, Advice
 from walkthrough.advice.evidence import bounded
 from walkthrough.advice.gains import advise, despite_a_stall, ranked
+from walkthrough.advice.kernel_costs import shortest_us
 from walkthrough.terminal import counted
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.idle import CAUSES
@@ -337,6 +338,13 @@ def test_on_a_gpu_too_workers_that_wait_may_be_more_than_cores(analysis):
     assert [item.id for item in waiting()] == ["less_per_batch"]
     [advice] = waiting(workers_cpu=0.1)
     assert advice.id == "more_workers" and "compute for 10% of the time" in advice.why
+
+
+def test_a_gpu_that_only_copies_has_no_shortest_kernel(analysis):
+    builder = TraceBuilder()
+    builder.step(0, 0, 1000)
+    builder.copy(10, 20, 40, 10, 4096)
+    assert shortest_us(analysis(builder)) == 0.0
 
 
 SPINNING = {"threads": 2, "cpu_waiting": 0.6}

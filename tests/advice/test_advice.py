@@ -7,6 +7,7 @@ from support.trace_builder import TraceBuilder, two_steps
 from walkthrough.advice.catalogue import BY_ID, COSTS, Advice
 from walkthrough.advice.evidence import bounded
 from walkthrough.advice.gains import advise, despite_a_stall, ranked
+from walkthrough.advice.kernel_costs import shortest_us
 from walkthrough.terminal import counted
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.idle import CAUSES
@@ -322,6 +323,13 @@ def test_workers_that_wait_for_other_than_a_core_may_be_more_than_cores(analysis
     assert all("than there are cores" in item.do for item in advice if more)
 
 
+@pytest.mark.parametrize(("asleep", "more"), [(0.4, True), (0.1, False), (None, True)])
+def test_more_workers_are_for_a_training_that_sleeps_while_it_waits_for_them(analysis, asleep, more):
+    result = analysis(recorded(loaded_images(0, loader=WORKERS), 2, 2, workers_cpu=0.03, asleep=asleep))
+    advice = of_ids(result, "more_workers", "less_per_batch")
+    assert [item.id for item in advice] == ["more_workers"] * more
+
+
 def test_on_a_gpu_too_workers_that_wait_may_be_more_than_cores(analysis):
     def waiting(**more):
         builder = gpu_step([(510, 512, 400)], ("aten::mm", 505, 10))
@@ -331,6 +339,13 @@ def test_on_a_gpu_too_workers_that_wait_may_be_more_than_cores(analysis):
     assert [item.id for item in waiting()] == ["less_per_batch"]
     [advice] = waiting(workers_cpu=0.1)
     assert advice.id == "more_workers" and "compute for 10% of the time" in advice.why
+
+
+def test_a_gpu_that_only_copies_has_no_shortest_kernel(analysis):
+    builder = TraceBuilder()
+    builder.step(0, 0, 1000)
+    builder.copy(10, 20, 40, 10, 4096)
+    assert shortest_us(analysis(builder)) == 0.0
 
 
 SPINNING = {"threads": 2, "cpu_waiting": 0.6}

@@ -104,6 +104,13 @@ def test_what_other_programs_lengthen_is_not_mixed_with_what_recurs(analysis):
     assert (found.count, found.every, found.longer_us) == (5, 5, 40_000)
 
 
+def test_a_single_accident_does_not_hide_what_recurs(analysis):
+    recording = untraced()
+    recording["untraced_step_ms"][9] += 80.0
+    found = seen(analysis(cpu(recording)))
+    assert (found.count, found.every) == (5, 5)
+
+
 def test_long_steps_that_are_most_of_the_time_come_first(analysis):
     recording = untraced(longer=9.0) | {
         "untraced_happenings": [{"step": str(step), "what": "evaluation"} for step in (4, 9, 14, 20, 25)]
@@ -148,9 +155,10 @@ def test_what_no_untraced_step_tells_the_traced_ones_do(analysis):
     assert (found.count, found.every, found.reasons) == (4, 5, ("forward passes",))
 
 
-def test_what_typical_traced_steps_hold_as_well_is_no_long_step(analysis):
-    """Each third step waits for its batch for 6 ms, one of those that are traced too."""
-    builder = cpu(untraced(long=3, longer=6.0), (2000, 2000, 8000))
+@pytest.mark.parametrize("longer", [6.0, 7.2])
+def test_what_typical_traced_steps_hold_as_well_is_no_long_step(analysis, longer):
+    """Each third step waits for its batch for 6 ms, one of those that are traced too; no two take exactly as long."""
+    builder = cpu(untraced(long=3, longer=longer), (2000, 2000, 8000))
     builder.loading(6000, 6000)
     a = analysis(builder)
     assert (a.outliers, seen(a).count) == ([], 0)

@@ -24,7 +24,7 @@ STYLES += ["short_epochs", "own_profiler", "late_profiler", "in_thread", "swallo
 STYLES += ["abandoned", "compiled_step", "in_backward", "legacy_profiler", "odd_batches", "recreated", "two_trainings"]
 STYLES += ["own_handler"]
 HARD = ["rollouts", "actor_critic", "evaluates_training_data", "federated", "grid", "images", "validates_often"]
-HARD += ["ten_steps", "own_optimizer", "lbfgs"]  # to find the steps of, or with few of them
+HARD += ["ten_steps", "own_optimizer", "lbfgs", "one_call"]  # to find the steps of, or with few of them
 WARMUP, LONG_WARMUP = 4, 10
 
 
@@ -147,7 +147,7 @@ def test_epochs_shorter_than_the_window_are_named(styles):
 @pytest.mark.parametrize(
     ("program", "optimizers", "backwards", "total"),
     [
-        ("rollouts", ["Adam"], 1, 24),
+        ("rollouts", ["Adam"], 1, 30),  # of which more are timed, since they are short
         ("actor_critic", ["Adam", "Adam", "Adam"], 6, 24),  # two of the critic, of the actor, of the temperature
         ("evaluates_training_data", ["AdamW"], 1, 24),
         ("federated", ["SGD"], 1, 24),
@@ -156,6 +156,7 @@ def test_epochs_shorter_than_the_window_are_named(styles):
         ("ten_steps", ["SGD"], 1, 10),
         ("own_optimizer", [], 1, 10),
         ("lbfgs", ["LBFGS"], 20, 20),
+        ("one_call", [], 1, 25),
     ],
 )
 def test_steps_are_found_where_that_is_hard(hard, program, optimizers, backwards, total):

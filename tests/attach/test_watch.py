@@ -340,6 +340,17 @@ def test_backward_passes_inside_an_optimizers_step_do_not_mark():
     assert (watch.total, watch.backwards) == (4, 80)
 
 
+def test_backward_passes_inside_an_optimizers_step_mark_where_that_does_not_end():
+    quiet = Quiet()
+    watch = Watch(2, quiet, quiet)
+    for _ in range(50):
+        watch.backward(in_step=True)
+    assert (watch.total, watch.lead.kind) == (20, None)
+    watch.stepped(OPTIMIZER)
+    watch.stepped(OPTIMIZER)
+    assert (watch.total, watch.lead.name) == (2, type(OPTIMIZER).__name__)
+
+
 @pytest.mark.parametrize(
     ("batch", "size"),
     [

@@ -20,6 +20,7 @@ from walkthrough.compare import compare
 from walkthrough.compare import predictions as predicted
 from walkthrough.compare.statistics import SAME, Ratio
 from walkthrough.explain import command as explain
+from walkthrough.explain import text as written
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError, printable, size
 from walkthrough.terminal import rounded_time, time_text
@@ -538,6 +539,21 @@ def test_an_encoding_without_some_characters_is_enough(tmp_path, monkeypatch):
     text = stdout.buffer.getvalue().decode("ascii")
     assert "GPU ?" in text
     assert "kernel_kernel_" in text and "####" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("a clause; more, of it", "A clause; more, of it."),
+        ("a clause that fits; one that does not fit", "A clause that fits."),
+        ("workers need cores (2), which the training uses", "Workers need cores."),
+        ("DataLoader(workers=4, kept=True) is one", "DataLoader(workers=4, kept=T…"),
+        ("run `walk, and stop`, then look at what there is", "Run `walk, and stop`."),
+        ("a single clause that is too long for a line", "A single clause that is too …"),
+    ],
+)
+def test_what_does_not_fit_into_a_line_ends_where_a_part_of_it_does(words, shown):
+    assert written._one_line(words, 29) == shown
 
 
 def test_printable_keeps_what_people_write():

@@ -25,7 +25,7 @@ def training():
         "untraced_step_ms": [1.0, 1.1, 5.0, 1.0], "untraced_after_ms": [1.0, 5.0, 1.2], "epoch_step_ms": [3.0],
         "untraced_happenings": [{"step": "2", "what": "evaluation"}], "warmup": 3, "asked": {"warmup": 10, "steps": 4},
         "total_steps": 12, "cores": 4, "processes": 2, "threads": 4, "openmp": {"OMP_WAIT_POLICY": "PASSIVE"},
-        "workers_cpu": 0.2, "cpu_waiting": 0.1, "cpus_used": 3.5,
+        "workers_cpu": 0.2, "cpu_waiting": 0.1, "asleep": 0.1, "cpus_used": 3.5,
         "optimizers": [{"name": "SGD", "steps": 4, "lead": True}], "loaders": [{"batch_size": 8, "num_workers": 2}],
         "happenings": [{"step": "2", "what": "new epoch"}],
     }  # fmt: skip

@@ -27,6 +27,7 @@ _CORES = "Workers need cores, which the training uses too"
 # Of its time: a worker that computes for less waits, for a disk or the network, and needs no core of its own; unless it
 # waits for one, as the training thread then does, too.
 WAITS, CONTENDED = 0.5, 0.1
+ASLEEP = 0.5  # of the time that the loop waits for a batch: else the training thread is at work then, and takes it over
 STARVED = (
     0.4  # of the steps' time: a training thread without a core for so long; see `spinning_threads` in the catalogue
 )
@@ -108,9 +109,12 @@ def _workers_wait(a: Analysis) -> bool:
     return recording.workers_cpu < WAITS and (recording.cpu_waiting or 0.0) < CONTENDED
 
 
-def _more_than_cores(a: Analysis, share: float) -> Evidence:
-    """Evidence for more workers than cores, where those that there are wait."""
+def _more_than_cores(a: Analysis, share: float) -> Evidence | None:
+    """Evidence for more workers than cores, where those that there are wait, and the training for them."""
     recording = a.trace.recording or Recording()
+    waiting = a.share_within(a.phases.loading)
+    if recording.asleep is not None and recording.asleep < ASLEEP * waiting:
+        return None
     load = counted(recording.workers, "worker process loads, and computes", "worker processes load, and compute")
     return bounded(
         f"{_each(a)} waits {step_time(a, share)} for its batch, although {load} for {recording.workers_cpu or 0.0:.0%} "

@@ -60,8 +60,8 @@ def without(kernels: np.ndarray) -> Change:
 
 @once
 def shortest_us(a: Analysis) -> float:
-    """The fixed cost of a kernel, as the shortest in the trace show it."""
-    return quantile(a.trace.kernels.duration, 0.05)
+    """The fixed cost of a kernel, as the shortest in the trace show it; 0.0 without any."""
+    return quantile(a.trace.kernels.duration, 0.05) if len(a.trace.kernels) else 0.0
 
 
 def has_no_units(a: Analysis) -> str:

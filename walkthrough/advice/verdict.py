@@ -135,7 +135,7 @@ def why_idle(a: Analysis) -> str:
         return ""
     count, steps = len(a.idle), a.step_count
     total_us = sum(gpu.total_us for gpu in a.idle) / count
-    if total_us < BUSY * a.total_us:
+    if total_us <= BUSY * a.total_us:
         return ""
     shares = {name: sum(gpu.causes_us[name] for gpu in a.idle) / count / total_us for name in CAUSES}
     shares["work"] = min(cpu_work(a).total / total_us, shares["launch"])

@@ -192,10 +192,20 @@ def _advice(report: Report, advice: Sequence[Mapping[str, Any]], page: Page, eve
 
 
 def _one_line(text: str, width: int) -> str:
-    """As many of its clauses as fit into a line, else as many letters."""
+    """As many of its clauses as fit into a line, then parts of the first one, else as many letters."""
     while len(text) >= width and "; " in text:
         text = text.rpartition("; ")[0]
+    if len(text) >= width:
+        text = re.sub(r" \([^()]*\)", "", text)
+    if len(text) >= width:
+        heads = [text[: end.start()] for end in re.finditer("[,:] ", text[:width])]
+        text = next((head for head in reversed(heads) if not _is_open(head)), text)
     return printable(sentence(text), width)
+
+
+def _is_open(text: str) -> bool:
+    """Whether it ends inside a bracket, or inside code."""
+    return text.count("(") != text.count(")") or text.count("`") % 2 == 1
 
 
 def _table(table: Table, page: Page) -> None:

@@ -114,9 +114,9 @@ def _far(duration: np.ndarray, known: np.ndarray) -> np.ndarray:
 def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     """The `LongSteps` of a program, by its trace and by the times of the steps before and after that.
 
-    An untraced step is long if it also takes longer than any typical traced one: what is in some of those, such as each
-    fourth one's wait for its batch, is typical. Where a CPU runs ahead of a GPU, the untraced steps take longer than
-    typical traced ones only in sum.
+    An untraced step is long if it also takes far longer than any typical traced one: what is in some of those, such as
+    each fourth one's wait for its batch, is typical. Where a CPU runs ahead of a GPU, the untraced steps take longer
+    than typical traced ones only in sum.
     """
     recording = trace.recording or Recording()
     before, after = len(recording.untraced_step_ms), len(recording.untraced_after_ms)
@@ -130,7 +130,7 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     long = np.empty(0, bool)
     if len(untraced_us):
         known = np.array([bool(reasons) for reasons in untraced_reasons])
-        long = _far(untraced_us, known) & (untraced_us > typical_us.max())
+        long = _far(untraced_us, known) & (untraced_us > typical_us.max() * np.where(known, 1, 1 + UNKNOWN))
         if not runs_ahead:  # else the median untraced step only launches, and others wait for the GPU
             traced_us = traced_us * (median(untraced_us[~long]) / max(median(typical_us), 1e-9))
     # The untraced ones begin with the second step of the program; of a trace from elsewhere nobody knows.
@@ -148,6 +148,7 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
         return LongSteps(of=int(seen.sum()))
     more_us = us - median(us[seen & ~long])
     ordered = np.sort(more_us[long])
+    ordered = ordered[:-1] if len(ordered) > FEWEST else ordered  # the longest may be a single accident
     much = ordered[np.searchsorted(np.cumsum(ordered), ordered.sum() / 2)] * PART
     long &= (more_us >= much) | np.array([bool(step) for step in reasons])
     found, total_us, apart = np.flatnonzero(long).tolist(), float(us[seen].sum()), np.diff(position[long])

@@ -382,9 +382,8 @@ class Recording(Struct, frozen=True):
     an evaluation or a new epoch. happenings: of the traced steps.
 
     Of the untraced steps' wall time, 0..1: workers_cpu: in which the mean worker process computed, or waited for a
-    core. cpu_waiting: in which the training thread could run and had no core. cpus_used: cores that the training
-    process used, on average.
-    None where unknown.
+    core. cpu_waiting: in which the training thread could run and had no core. asleep: in which it waited for something
+    else. cpus_used: cores that the training process used, on average. None where unknown.
     """
 
     untraced_step_ms: list[Milliseconds] = []
@@ -401,6 +400,7 @@ class Recording(Struct, frozen=True):
     openmp: dict[str, str] = {}
     workers_cpu: float | None = None
     cpu_waiting: float | None = None
+    asleep: float | None = None
     cpus_used: float | None = None
     mark: str = "optimizer"
     backwards_per_step: float | None = None

@@ -11,7 +11,7 @@ stop = threading.Event()
 
 
 def train():
-    for _ in range(60):
+    for _ in range(600):
         if not stop.is_set():
             parts.loss(network, *next(batches)).backward()
             optimizer.step()

@@ -18,9 +18,9 @@ class CpuTimes:
     """
 
     def __init__(self) -> None:
-        self.wall = self.process = self.waiting = self.workers = self.workers_wall = 0.0  # s
+        self.wall = self.process = self.running = self.waiting = self.workers = self.workers_wall = 0.0  # s
         self.waits_known = True
-        self._begun: tuple[float, float, float | None, dict[int, float]] | None = None
+        self._begun: tuple[float, float, tuple[float, float] | None, dict[int, float]] | None = None
         self._thread = 0
 
     def begin(self, workers: list[int]) -> None:
@@ -41,17 +41,20 @@ class CpuTimes:
         self.process += now[1] - before[1]
         known = now[2] is not None and before[2] is not None and self._thread == threading.get_ident()
         self.waits_known = self.waits_known and known
-        self.waiting += (now[2] or 0.0) - (before[2] or 0.0)
+        self.running += (now[2] or (0.0, 0.0))[0] - (before[2] or (0.0, 0.0))[0]
+        self.waiting += (now[2] or (0.0, 0.0))[1] - (before[2] or (0.0, 0.0))[1]
         self.workers += sum(seconds - before[3][worker] for worker, seconds in now[3].items())
         self.workers_wall += wall * len(now[3])
 
     def shares(self) -> dict[str, float | None]:
-        """Per s of these steps: CPUs that this process used; how long the thread waited for one; how long a worker had
-        work for one. None where that is not known.
+        """Per s of these steps: CPUs that this process used; how long the thread waited for one, and how long it slept;
+        how long a worker had work for one. None where that is not known.
         """
+        known = self.wall if self.waits_known else 0.0
         return {
             "cpus_used": _share(self.process, self.wall),
-            "cpu_waiting": _share(self.waiting, self.wall) if self.waits_known else None,
+            "cpu_waiting": _share(self.waiting, known),
+            "asleep": _share(max(0.0, known - self.running - self.waiting), known),
             "workers_cpu": _share(self.workers, self.workers_wall),
         }
 
@@ -60,20 +63,21 @@ def _share(part: float, whole: float) -> float | None:
     return round(part / whole, 4) if whole > 0 else None
 
 
-def _now(workers: list[int]) -> tuple[float, float, float | None, dict[int, float]]:
-    """Seconds: the clock, this process's CPU time, this thread's waits for a CPU, and of each worker its CPU time and
-    waits for a CPU: of too many workers for the cores, each computes for little of its time.
+def _now(workers: list[int]) -> tuple[float, float, tuple[float, float] | None, dict[int, float]]:
+    """Seconds: the clock, this process's CPU time, this thread's and its waits for a CPU, and of each worker both: of
+    too many workers for the cores, each computes for little of its time.
     """
     times = {}
     for worker in workers:
         with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{worker}/stat") as file:
             fields = file.read().rpartition(")")[2].split()  # a name may hold spaces
-            times[worker] = (int(fields[11]) + int(fields[12])) / TICK + (_waited(str(worker)) or 0.0)
-    return time.perf_counter(), time.process_time(), _waited("thread-self"), times
+            times[worker] = (int(fields[11]) + int(fields[12])) / TICK + (_scheduled(str(worker)) or (0.0, 0.0))[1]
+    return time.perf_counter(), time.process_time(), _scheduled("thread-self"), times
 
 
-def _waited(process: str) -> float | None:
-    """How long a process's main thread, or "thread-self", could run and had no CPU, s; None where that is unknown."""
+def _scheduled(process: str) -> tuple[float, float] | None:
+    """How long a process's main thread, or "thread-self", ran, and could run and had no CPU, s; None where unknown."""
     with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/schedstat") as file:
-        return int(file.read().split()[1]) / 1e9
+        running, waiting, _ = map(int, file.read().split())
+        return running / 1e9, waiting / 1e9
     return None

@@ -28,7 +28,8 @@ MOVES = 3  # times that tracing begins anew because something unusual happens
 EARLY = 3  # steps, after which some are traced in case that the program ends before a long warm-up is over
 AFTER, AFTER_TOGETHER = 10, 3  # untraced steps after the traced ones: of one process, of each of several
 MOST_BEFORE = 1000  # untraced steps that are reported
-AFTER_SECONDS = 20.0  # for the former
+AFTER_SECONDS = 1.0, 20.0  # of the former: more steps that are short, fewer that are long;
+MOST_AFTER = 100  # but so many at most
 PARTING = 5.0  # s, for a step of a daemon thread as the program ends
 OPENMP = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_NUM_THREADS")  # how its threads wait for work
 OWN_PROFILER = (
@@ -292,11 +293,12 @@ class AtThreadEnd:
 class Tracing(Task):
     """Traces `steps` steps after the warm-up, and before them one in which the profiler itself warms up.
 
-    Then the program goes on for `AFTER` steps without the profiler. Tracing stops where the program evaluates, saves or
-    begins a new epoch, unless it does that all the time, and begins anew after that step, up to `MOVES` times; not with
-    several processes, which must all trace the same steps. Where the warm-up is long, some steps are traced early, in
-    case that the program ends before it is over. What has the most steps is reported: a file of JSON among the reports,
-    and what else is known of it (`trace.reader.Recording`), which the command adds to it.
+    Then the program goes on for `AFTER` steps without the profiler, or more that are short: what comes once in many of
+    them shows. Tracing stops where the program evaluates, saves or begins a new epoch, unless it does that all the
+    time, and begins anew after that step, up to `MOVES` times; not with several processes, which must all trace the
+    same steps. Where the warm-up is long, some steps are traced early, in case that the program ends before it is over.
+    What has the most steps is reported: a file of JSON among the reports, and what else is known of it
+    (`trace.reader.Recording`), which the command adds to it.
     """
 
     def __init__(self, settings: dict[str, Any], report: Any) -> None:
@@ -314,7 +316,7 @@ class Tracing(Task):
         self.happenings: list[dict[str, str]] = []
         self.at_begin = self.at_end = (0, 0, 0)  # `_counts`, before the first traced step and after the last
         self.cpu_times = CpuTimes()
-        self.deadline: float | None = None  # s; from when on the program goes on untraced
+        self.ended: float | None = None  # s; from when on the program goes on untraced
         self._handler: Any = None
         self._local, self._stopped = threading.local(), threading.Event()
         self._must_stop = self._ending = False  # after the step that runs; for good
@@ -328,8 +330,8 @@ class Tracing(Task):
                 (self._stop if self._must_stop else self._traced_step)(watch)
         elif self._ending:
             return
-        elif self.deadline is not None:
-            self._untraced_step(watch)
+        elif self.ended is not None:
+            self._untraced_step(watch, time.perf_counter() - self.ended)
         elif (watch.warm and not watch.recovering) or (not self.best and self._may_be_short(watch)):
             self._start(watch)
         if self.profiler is None and not watch.recovering and not self.cpu_times.begun:
@@ -441,12 +443,12 @@ class Tracing(Task):
         if self.left == 0:
             self._stop(watch)
 
-    def _untraced_step(self, watch: Watch) -> None:
-        """A step after the traced ones has ended: the last of them ends the program."""
+    def _untraced_step(self, watch: Watch, seconds: float) -> None:
+        """A step after the traced ones has ended, so long ago: the last of them ends the program."""
         alone = world_size() == 1  # several processes must all end after the same step
         count = sum(step.ms is not None for step in self.steps[self.last :])
-        late = alone and time.perf_counter() > (self.deadline or 0)
-        if late or count >= (AFTER if alone else AFTER_TOGETHER) or watch.steps is not self.steps:
+        enough = count >= MOST_AFTER or seconds > AFTER_SECONDS[count < AFTER]
+        if (enough if alone else count >= AFTER_TOGETHER) or watch.steps is not self.steps:
             self.cpu_times.end()
             self._report(watch, "done")
             self.end_program()
@@ -471,7 +473,7 @@ class Tracing(Task):
             self._keep(watch)
             self._report(watch, "measuring")
         if not cut and not self.is_early:
-            self.deadline = time.perf_counter() + AFTER_SECONDS
+            self.ended = time.perf_counter()
         if self.report.state == "failed":
             self.finished = True
         self._stopped.set()

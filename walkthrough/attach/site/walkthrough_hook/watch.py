@@ -13,6 +13,7 @@ from typing import Any
 NEW_EPOCH, EVALUATION, CHECKPOINT = "new epoch", "evaluation", "checkpoint"
 PATIENCE = 3  # times the warm-up, for an optimizer that has not stepped yet
 BACKWARDS = 3  # passes without a step of the optimizers that there are: then they mark the steps
+CLOSURES = 30  # passes inside the first step of an optimizer: more than LBFGS makes in one, unless that is all there is
 SURE = 40  # such passes: gradients may be accumulated over so many
 TIMED = 3  # steps of the warm-up, in which nothing is used up that was loaded before
 QUEUED = 50  # batches that are waited for, at most
@@ -167,7 +168,7 @@ class Watch:
         if self.task.done:
             return
         self.backwards += 1
-        waits = in_step or (len(self.made) and self.backwards <= BACKWARDS)
+        waits = (in_step or len(self.made)) and self.backwards <= (CLOSURES if in_step else BACKWARDS)
         if waits or any(marker.kind for marker in self.markers):
             return
         self._mark(lambda: self.markers[0] if self.markers else self._new(Marker("backward")))

@@ -131,7 +131,7 @@ def _recurring(long: LongSteps) -> str:
 
 def why_idle(a: Analysis) -> str:
     """One sentence on why the GPUs run no kernel, on average; "" without a GPU, or where they nearly always run one."""
-    if not len(a.trace.kernels) or a.trace.partial or not a.workload.has_steps or stalled(a):
+    if not a.idle or not len(a.trace.kernels) or a.trace.partial or not a.workload.has_steps or stalled(a):
         return ""
     count, steps = len(a.idle), a.step_count
     total_us = sum(gpu.total_us for gpu in a.idle) / count

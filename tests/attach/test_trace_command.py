@@ -291,11 +291,12 @@ def test_one_program_is_traced_explained_and_ended(tmp_path):
     assert finished.returncode == 0, finished.stderr
     folder = tmp_path / "logs" / "find_spec_first"
     assert len(traces_in(folder)) == 1
-    assert "3 steps" in finished.stdout and "Traced: 3 of 17 steps; untraced: median " in finished.stdout
+    assert "3 steps" in finished.stdout
+    assert re.search(r"Traced: 3 of \d+ steps; untraced: median ", finished.stdout)
     assert "More: walkthrough explain logs/find_spec_first --all" in finished.stdout
     last = finished.stderr.splitlines()[-1]
-    assert last.startswith("walkthrough trace: traced 3 of 17 steps into logs/find_spec_first; ")
-    assert "was ended after them" in last
+    assert last.startswith("walkthrough trace: traced 3 of ")
+    assert " steps into logs/find_spec_first; the program " in last
 
 
 @pytest.mark.long

@@ -534,7 +534,7 @@ class Tracing(Task):
             **self.known,
             **self.cpu_times.shares(),
             "asked": {"warmup": watch.warmup, "steps": self.settings["steps"]},
-            "total_steps": None if self.settings["go_on"] and state == "done" and not ended else watch.total,
+            "total_steps": None if self.settings["go_on"] and state == "done" and not ended else len(self.steps),
             "untraced_step_ms": [round(step.ms or 0.0, 3) for step in before],
             "untraced_after_ms": [round(step.ms or 0.0, 3) for step in after],
             "untraced_happenings": [{"step": at, "what": what} for at, what in happened if not watch.is_usual(what)],

@@ -156,6 +156,14 @@ def test_trainings_of_different_shapes_are_all_steps_of_the_warm_up():
     assert quiet.restarted == 7
 
 
+def test_the_first_steps_of_another_training_are_not_timed():
+    watch, _ = made_anew("ab", 10, warmup=3)
+    known = [step.ms is not None for step in watch.steps]
+    assert known == [False] + [True] * 9 + [False] * 2 + [True] * 8
+    watch, _ = made_anew("aa", 10, warmup=3)
+    assert all(step.ms is not None for step in watch.steps[1:])
+
+
 def test_a_pair_that_is_made_anew_stays_a_pair():
     quiet, kept = Quiet(), []
     watch = Watch(3, quiet, quiet)
@@ -255,6 +263,8 @@ def test_the_loaders_of_trainings_made_anew_train_each():
     for _ in range(100):
         epoch(watch, Loader(8, Data()), 4)
     assert watch.samples() == 400 * 8
+    assert (watch.steps_per_epoch(), len(watch.epoch_step_ms)) == (4, 99)
+    assert [settings["batch_size"] for settings in watch.loader_settings()] == [8]
     assert len(watch.loaders) <= watch_module.LOADERS
 
 

@@ -161,7 +161,7 @@ def _time(commands: Mapping[str, list[str]], args: argparse.Namespace, runs: Run
         a, b = runs["A"], runs["B"]
         speeds = ", ".join(f"{label} {items[-1].steps_per_second:.4g} steps/s" for label, items in runs.items())
         pairs = _pairs(a, b)
-        ratio = of_pairs(pairs) if number > 1 else f"{pairs[0]:.2f}x"
+        ratio = of_pairs(pairs) if number > 2 else f"{statistics.geometric_mean(pairs):.2f}x"
         say(f"round {number} of {args.rounds}: {speeds}; B is {ratio} as fast")
         if number == 1 < args.rounds:
             each, left = (time.monotonic() - begin) / 2, args.rounds - 1

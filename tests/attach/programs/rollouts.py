@@ -1,4 +1,4 @@
-"""Reinforcement learning: 64 forward passes without gradients, then 8 steps on what they found."""
+"""Reinforcement learning: 1000 forward passes without gradients, then 8 steps on what they found."""
 
 import parts
 import torch
@@ -7,7 +7,7 @@ network = parts.model()
 optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
 for _ in range(12):
     with torch.no_grad():
-        seen = [network(torch.randn(16, 8)) for _ in range(64)]
+        seen = [network(torch.randn(16, 8)) for _ in range(1000)]
     for _ in range(8):
         parts.loss(network, torch.randn(16, 8), seen[0].argmax(1)).backward()
         optimizer.step()

@@ -227,7 +227,7 @@ class Timing(Task):
             self.end_program()
             return
         if self.begun is None:
-            if watch.warm:
+            if watch.warm and not watch.recovering:
                 self.running, self.warmup, self.rank = True, watch.total, rank()  # while there is a process group
                 self.report.update(state="measuring")
                 self._begin_window(watch)

@@ -14,8 +14,9 @@ NEW_EPOCH, EVALUATION, CHECKPOINT = "new epoch", "evaluation", "checkpoint"
 PATIENCE = 3  # times the warm-up, for an optimizer that has not stepped yet
 BACKWARDS = 3  # passes without a step of the optimizers that there are: then they mark the steps
 CLOSURES = 30  # passes inside the first step of an optimizer: more than LBFGS makes in one, unless that is all there is
-SURE = 40  # such passes: gradients may be accumulated over so many
+SURE = 150  # such passes: gradients may be accumulated over so many
 TIMED = 3  # steps of the warm-up, in which nothing is used up that was loaded before
+FIRST = 2  # steps of another training, which allocate and choose kernels
 QUEUED = 50  # batches that are waited for, at most
 LOADERS = 16  # that are remembered; a program may make one anew all the time
 IN_TURN = 3  # steps one after the other, of an optimizer that another of its kind follows in turn
@@ -185,7 +186,7 @@ class Watch:
             return
         if EVALUATION in self.happened or not _gradients():
             self.happens(EVALUATION)
-        elif self._trains(entry) or not self._training_loaders():
+        elif self._trains(entry) or all(loader.loader() is None for loader in self._training_loaders()):
             self.happens(NEW_EPOCH)
             self.epoch_began = time.perf_counter()
 
@@ -269,7 +270,8 @@ class Watch:
 
     def loader_settings(self) -> list[dict[str, Any]]:
         """How each DataLoader that the program trains on was constructed."""
-        training = [loader for loader in self._training_loaders() if loader.steps]
+        used = [loader for loader in self.loaders if loader.steps]
+        training = [loader for loader in used if self._trains(loader)] or used
         unique = {tuple(loader.settings.items()): loader.settings for loader in training}
         return list(unique.values())
 
@@ -333,7 +335,8 @@ class Watch:
         if self.lead in alive:
             self._forget_steps()
         elif self.lead is not None:
-            self._round = -1
+            self._round, self.disturbed = -1, True  # its first step is from before that was made
+            self.recovering = max(self.recovering, FIRST)
             for loader in self.loaders:
                 loader.steps = 0
             self.task.restart(self)

@@ -115,7 +115,7 @@ def bound(a: Analysis, advice: Sequence[Advice] = ()) -> str:
         return f"{text}; {_recurring(long)}{'; gains are of the others' * bool(advice)}" if once else text
     if long.share >= MOSTLY:
         unseen = "" if long.traced else ", and none of them is traced"
-        if unseen and long.every and not long.reasons:
+        if unseen and long.every > len(a.whole.steps.names) and not long.reasons:
             unseen = f" (`walkthrough trace --steps {long.every}` records one)"
         return f"{_recurring(long)}, {long.share:.0%} of the time: see that first{unseen}; {text}{gains}"
     return f"{text}; typical steps are {long.weight:.0%} of the time, as {_recurring(long)}{gains}"

@@ -26,8 +26,9 @@ class Quiet:
     def happens(self, *_):
         pass
 
-    def restart(self, _):
+    def restart(self, watch):
         self.restarted += 1
+        watch.recovering = 0  # as where a profiler is stopped, and nothing is loaded ahead
 
     def step(self, watch):
         self.ends.append(watch.position)

@@ -405,13 +405,13 @@ class Tracing(Task):
                 from torch._C._profiler import _ExperimentalConfig
 
                 more["experimental_config"] = _ExperimentalConfig(verbose=True)  # operators' stacks need it
-        active = self.settings["steps"]
+        active, has_gpu = self.settings["steps"], torch.cuda.is_available()
         self.left, self.traced, self.happenings, self.exported = 1 + active, 0, [], ""
         self.begun, self.is_early, self.thread = len(watch.steps), not watch.warm, threading.get_ident()
         self._must_stop = False
         self._stopped.clear()
         self.profiler = profile(
-            activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * torch.cuda.is_available(),
+            activities=[ProfilerActivity.CPU] + [ProfilerActivity.CUDA] * has_gpu,
             schedule=schedule(wait=0, warmup=1, active=active, repeat=1),
             on_trace_ready=self._export,
             record_shapes=True,
@@ -423,13 +423,15 @@ class Tracing(Task):
         self.running = True
         self._catch_sigterm()
         self._local.end = AtThreadEnd(lambda: self._thread_ends(watch))  # else the process crashes
-        with _without_an_error_for_a_missing_gpu():
+        with contextlib.nullcontext() if has_gpu else _without_an_error_for_a_missing_gpu():
             self.profiler.start()
 
     def _may_be_short(self, watch: Watch) -> bool:
         """Whether it is time to trace some steps early, in case that the program ends before the warm-up is over."""
-        count, long = len(watch.steps), watch.left() > 1 + self.settings["steps"]
-        return count >= EARLY and long and (count >= watch.warmup or not watch.waits_for_others())
+        count = len(watch.steps)
+        if count < EARLY or watch.left() <= 1 + self.settings["steps"]:
+            return False
+        return count >= watch.warmup or not watch.waits_for_others()
 
     def _traced_step(self, watch: Watch) -> None:
         self.left -= 1

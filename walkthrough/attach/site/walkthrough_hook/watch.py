@@ -335,11 +335,11 @@ class Watch:
         if self.lead in alive:
             self._forget_steps()
         elif self.lead is not None:
-            self._round, self.disturbed = -1, True  # its first step is from before that was made
-            self.recovering = max(self.recovering, FIRST)
             for loader in self.loaders:
                 loader.steps = 0
             self.task.restart(self)
+            self._round, self.disturbed = -1, True  # its first step is from before that was made
+            self.recovering = max(self.recovering, FIRST)
         self.lead, self.counted = lead, 0
 
     def _forget_steps(self) -> None:

@@ -63,10 +63,10 @@ docs: setup
 	@echo "docs: open build/site/index.html"
 
 docs-figures: setup
-	@$(BIN)/python -m common.course
+	@$(BIN)/python -m tools.docs
 
 docs-screenshots: setup
-	@$(BIN)/python -m common.course.screenshots $(if $(SAMPLES),--samples $(SAMPLES)) $(ARGS)
+	@$(BIN)/python -m tools.docs.screenshots $(if $(SAMPLES),--samples $(SAMPLES)) $(ARGS)
 
 docs-notebook: setup
 	@cd docs && ../$(BIN)/jupyter nbconvert --to notebook --execute --inplace walkthrough.ipynb

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from common.device import checked_device, synchronize
 from common.model import classifier
-from common.run.timing import timed_window
+from common.timing import timed_window
 
 
 def bare_loop(batches, train_step, device, steps):

@@ -15,17 +15,16 @@ from pathlib import Path
 
 import torch
 
-from common import machine
+from common import machine, ranks
+from common.batches import Epochs
 from common.device import autocast_notes, device_name, dtype_name, gpu_peak_bytes, without_gpu
 from common.failures import as_input_error
+from common.gpu_clocks import GpuWatch
 from common.loaders import Batch, DeviceLoader, Loader
 from common.options import StepOptions
-from common.run import ranks
-from common.run.batches import Epochs
-from common.run.gpu_clocks import GpuWatch
-from common.run.reader import end_with_reader
-from common.run.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
-from common.run.tracing import cpu_peak_bytes, new_pages, traced_window, without_kernels
+from common.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
+from common.tracing import cpu_peak_bytes, new_pages, traced_window, without_kernels
+from walkthrough.compare.reader import end_with_reader
 from walkthrough.results import progress
 from walkthrough.results import result as record
 from walkthrough.results.environment import current_environment, now

@@ -13,7 +13,7 @@ import torch
 from filelock import FileLock
 from support import ROOT, SmallNet, run_program
 
-from common.studies import one_batch
+from studies import one_batch
 
 pytest_plugins = ["support.browser"]
 

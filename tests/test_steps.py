@@ -71,7 +71,7 @@ ON_CPU = {
     ],
 )
 def test_a_step_says_what_its_change_needs_and_the_device_lacks(device, precision, processes, lacking, monkeypatch):
-    monkeypatch.setattr("common.run.ranks.world_size", lambda: processes)
+    monkeypatch.setattr("common.ranks.world_size", lambda: processes)
     needs = {path.stem: unmet_need(str(path), torch.device(device), precision) for path in STEPS}
     assert {name: need for name, need in needs.items() if need} == lacking
 

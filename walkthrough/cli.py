@@ -41,20 +41,20 @@ COMMANDS = {  # the module of each, and what it does
         "Fetch traces of real GPUs that others published (13 MB), by commit and checksum, into DIR.",
     ),
     "limit": (
-        "common.studies.limit",
+        "studies.limit",
         "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is.",
     ),
     "ablate": (
-        "common.studies.ablation",
+        "studies.ablation",
         "Measure the full ladder with each optimisation left out, the baseline with each enabled, and which of them "
         "interact.",
     ),
     "overhead": (
-        "common.studies.overhead",
+        "studies.overhead",
         "Measure what tracing itself costs a training step: operators, shapes, memory, stacks, modules.",
     ),
     "sweep": (
-        "common.studies.sweep",
+        "studies.sweep",
         "Measure training throughput, cores and memory for each number of workers, batch size and pinned memory or "
         "not.",
     ),

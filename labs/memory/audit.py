@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from common.studies import published
-from common.studies.lab import Claim, Row, above, inside, mean, of_pairs, ratio
+from labs.memory import published
+from labs.shared.study import Claim, Row, above, inside, mean, of_pairs, ratio
 from labs.memory.model import PUBLISHED, resnext
 
 import torch

@@ -1,4 +1,4 @@
-"""What the study measures, each in a process of its own: see `common.studies.lab.serve`."""
+"""What the study measures, each in a process of its own: see `labs.shared.study.serve`."""
 
 import statistics
 import sys
@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 from common.data import cifar10
 from common.device import autocast_dtype, disable_tf32, empty_cache, synchronize
 from common.options import StepOptions
-from common.studies.lab import serve
-from common.studies.programs import float_batch, peak_bytes, program, timed
+from labs.shared.study import serve
+from common.program import float_batch, peak_bytes, program, timed
 from labs.memory.data import augmented, real_data
 from labs.memory.model import PUBLISHED
 from labs.memory.train import PRECISION, Settings, Training

@@ -20,9 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 from common.data import check_cifar10
 from common.device import autocast_notes, without_gpu
 from common.options import StepOptions
-from common.studies import published
-from common.studies.extras import imported
-from common.studies.lab import Mean, Measuring, NotMeasured, Row, lab_options, mean, ratio, report
+from labs.memory import published
+from labs.shared.extras import imported
+from labs.shared.study import Mean, Measuring, NotMeasured, Row, lab_options, mean, ratio, report
 from labs.memory import audit
 from labs.memory.model import DEFAULTS, resnext
 from walkthrough.results.errors import InputError, one_line_errors

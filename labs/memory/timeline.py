@@ -11,8 +11,8 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from common.options import StepOptions
-from common.studies.fit.stand_in_gpu import stand_in_gpu
-from common.studies.programs import float_batch, program
+from walkthrough.memory.stand_in_gpu import stand_in_gpu
+from common.program import float_batch, program
 from walkthrough.memory.allocator import reserved_bytes
 from walkthrough.memory.tracker import Block, MemoryTracker
 

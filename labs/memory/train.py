@@ -34,7 +34,7 @@ from walkthrough.results.errors import (
 )
 from common.failures import what_fits
 from common.options import PRECISIONS
-from common.studies.checkpoints import CHECKPOINT, write, write_table
+from labs.shared.checkpoints import CHECKPOINT, write, write_table
 from labs.memory.data import real_data
 from labs.memory.model import DEFAULTS, ResNeXt, resnext
 from labs.memory.recompute import statistics_once

@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
-from common.studies.images import FOLDS
-from common.studies.lab import mean
+from labs.shared.images import FOLDS
+from labs.shared.study import mean
 from labs.pruning.model import DEFAULTS
 from labs.pruning.training import Training, data_of
 from walkthrough.results.errors import one_line_errors

@@ -1,4 +1,4 @@
-"""What the study measures, each in a process of its own: see `common.studies.lab.serve`."""
+"""What the study measures, each in a process of its own: see `labs.shared.study.serve`."""
 
 import copy
 import sys
@@ -15,8 +15,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import disable_tf32, synchronize
 from common.options import StepOptions
-from common.studies import isolated
-from common.studies.lab import serve
+from walkthrough.compare import isolated
+from labs.shared.study import serve
 from labs.pruning import masks as of_masks
 from labs.pruning.channels import without_channels
 from labs.pruning.plans import OTHER_SPARSITIES, SPARSITIES

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import StepOptions
-from common.studies.lab import Claim, Measuring, NotMeasured, Row, grid_options, report
+from labs.shared.study import Claim, Measuring, NotMeasured, Row, grid_options, report
 from labs.pruning import tables
 from labs.pruning.masks import HOW
 from labs.pruning.model import DEFAULTS, width_of

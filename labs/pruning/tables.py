@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from common.studies.lab import Claim, Mean, Ratio, Row, above, inside, mean, of_pairs, percent, ratio
+from labs.shared.study import Claim, Mean, Ratio, Row, above, inside, mean, of_pairs, percent, ratio
 from labs.pruning import published
 from labs.pruning.masks import HOW, magnitudes
 from labs.pruning.measure import PRODUCT, TIMED_SHARE, VARIANTS

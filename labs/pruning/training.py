@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from common.options import StepOptions
-from common.studies.images import SPLIT_SEED, DataSet, image_data, source_in
+from labs.shared.images import SPLIT_SEED, DataSet, image_data, source_in
 from labs.pruning.masks import Masks, apply
 from labs.pruning.model import small_mobilenet, width_of
 from labs.pruning.plans import PLANS, QUICK_EPOCHS, QUICK_IMAGES, Plan
@@ -156,7 +156,7 @@ def checkpoints(options: StepOptions, training: Training, resets: Iterable[int])
     """
     wanted = [*resets, training.plan.epochs]
     settings = (training.plan, training.digest, wanted, options.model, training.batch_size, training.device.type)
-    what = f"{settings} {torch.__version__} {code_hash('labs/pruning/*.py', 'common/studies/*.py')}"
+    what = f"{settings} {torch.__version__} {code_hash('labs/pruning/*.py', 'studies/*.py')}"
     key = hashlib.sha256(what.encode()).hexdigest()[:12]
     path = options.logdir / "weights" / f"{training.source}-{options.model}-{training.seed}-{key}.pt"
     if not path.exists():

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
-from common.studies.extras import imported
+from labs.shared.extras import imported
 from labs.scale.batches import normalised_batch
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.preprocess import train_shards

@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping
 
-from common.studies.lab import Claim, Ratio, above, of_pairs, ratio
+from labs.shared.study import Claim, Ratio, above, of_pairs, ratio
 from labs.scale import published
 from labs.scale.measure import EACH, LAST, PIPELINES, SHARDS
 from labs.scale.tables import Answers, ByRound, consumption, efficiency, of_rounds, over, speed_up

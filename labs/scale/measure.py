@@ -1,4 +1,4 @@
-"""What the study measures, each in a process of its own: see `common.studies.lab.serve`."""
+"""What the study measures, each in a process of its own: see `labs.shared.study.serve`."""
 
 import csv
 import hashlib
@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import synchronize
 from common.options import StepOptions
-from common.studies import checkpoints
-from common.studies.lab import serve
-from common.studies.programs import Program, program, timed, timed_with_loader
+from labs.shared import checkpoints
+from labs.shared.study import serve
+from common.program import Program, program, timed, timed_with_loader
 from labs.scale import scaling, sweep
 from labs.scale.batches import bytes_on_disk, delivered, per_cpu_second
 from labs.scale.gpu import decoded_batch

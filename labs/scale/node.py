@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from common.studies.extras import imported
+from labs.shared.extras import imported
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import printable
 

@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from common.studies.extras import imported, stderr_into
+from labs.shared.extras import imported, stderr_into
 from labs.scale.jpegs import PROCESS_LOST, Engine
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, printable

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import device_name
 from common.options import StepOptions
-from common.studies.lab import Claim, Measuring, NotMeasured, Row, lab_options, report
+from labs.shared.study import Claim, Measuring, NotMeasured, Row, lab_options, report
 from labs.scale import audit, tables
 from labs.scale.batches import bytes_on_disk
 from labs.scale.jpegs import DRAWN, Listing, image_folder, listed

@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import device_name
 from common.options import StepOptions, add_step_options, resolved
-from common.studies import isolated
+from walkthrough.compare import isolated
 from labs.scale.model import DEFAULTS
 from labs.scale.trials import BATCH_SIZES, PRUNERS, Settings, opened, optuna, states
 from labs.scale.tuning import HELD_OUT, subset

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from common.studies.lab import Mean, Ratio, Row, mean, percent, ratio
+from labs.shared.study import Mean, Ratio, Row, mean, percent, ratio
 from labs.scale import published
 from labs.scale.measure import EACH, LAST, NEVER, PIPELINES, SHARDS
 from labs.scale.one_rank import EXCHANGES

@@ -33,7 +33,7 @@ from walkthrough.results.errors import (
 from common.failures import as_input_error
 from common.machine import keep_freed_memory
 from common.options import StepOptions, add_step_options, resolved
-from common.studies.checkpoints import CHECKPOINT, write, write_table
+from labs.shared.checkpoints import CHECKPOINT, write, write_table
 from labs.scale.jpegs import Jpegs, Listing, as_uint8, image_folder, listed, normalised
 from labs.scale.launch import launch
 from labs.scale.model import DEFAULTS, mobilenet

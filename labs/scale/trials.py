@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import disable_tf32
-from common.studies.extras import imported
-from common.studies.lab import serve
+from labs.shared.extras import imported
+from labs.shared.study import serve
 from labs.scale.tuning import AfterEpoch, Diverged, subset, trained
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, is_out_of_memory, printable

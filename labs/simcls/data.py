@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.utils.data import Dataset
 
-from common.studies.extras import imported
-from common.studies.tokens import PAD, VOCABULARY, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
+from labs.shared.extras import imported
+from labs.shared.tokens import PAD, VOCABULARY, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
 from labs.simcls import rouge
 from labs.simcls.documents import Document, corpus, split
 from labs.simcls.model import SIZES, size_of

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from common.studies import docstrings
-from common.studies.extras import imported
+from labs.shared import docstrings
+from labs.shared.extras import imported
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError

@@ -1,4 +1,4 @@
-"""The measurements of this lab's study, each called in a process of its own; see `common.studies.lab`."""
+"""The measurements of this lab's study, each called in a process of its own; see `labs.shared.study`."""
 
 import statistics
 import subprocess
@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import synchronize
 from common.options import StepOptions
-from common.studies.lab import serve
-from common.studies.programs import profiled_peak_bytes
-from common.studies.programs import program as program_of
+from labs.shared.study import serve
+from common.program import profiled_peak_bytes
+from common.program import program as program_of
 from labs.simcls.data import Collate, training_set
 from labs.simcls.model import size_of
 from labs.simcls.training import trained

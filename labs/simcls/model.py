@@ -8,7 +8,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from common.options import Defaults
-from common.studies.extras import imported
+from labs.shared.extras import imported
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
 

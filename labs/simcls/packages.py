@@ -9,7 +9,7 @@ averaged first: they share their documents, so another seed is no further packag
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from common.studies.lab import Mean, mean
+from labs.shared.study import Mean, mean
 
 Run = dict[str, Any]  # `training.Trained`, as JSON
 Sums = dict[str, Sequence[float]]  # {method: sums over a package's documents, of each kind of ROUGE}

@@ -12,7 +12,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from common.studies.extras import imported
+from labs.shared.extras import imported
 from labs.simcls.documents import Corpus, Document
 from walkthrough.results import result
 from walkthrough.results.environment import usable_cores

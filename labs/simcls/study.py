@@ -11,7 +11,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.studies.lab import Measuring, NotMeasured, Row, lab_options, report
+from labs.shared.study import Measuring, NotMeasured, Row, lab_options, report
 from labs.simcls import documents, rouge, tables
 from labs.simcls.data import check_extras
 from labs.simcls.model import DEFAULTS

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from common.studies.lab import Claim, Row, mean, ratio
+from labs.shared.study import Claim, Row, mean, ratio
 from labs.simcls import published
 from labs.simcls.packages import difference, over_packages, over_seeds, percent
 from labs.simcls.training import METHODS, ranking_model

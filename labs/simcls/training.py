@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 
 from common.device import autocast_dtype
 from common.options import StepOptions
-from common.studies.words import word_vectors
+from labs.shared.words import word_vectors
 from labs.simcls import rouge
 from labs.simcls.data import Candidates, Collate, PlacedTokens, tokens_for
 from labs.simcls.documents import CANDIDATES, Corpus, Document, corpus, split

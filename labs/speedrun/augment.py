@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from common.loaders import Batch
-from common.studies.images import DataSet
+from labs.shared.images import DataSet
 
 
 def shift_of(image_size: int) -> int:

@@ -1,4 +1,4 @@
-"""The data that programs race on, image by image where a program works so; see `common.studies.images`."""
+"""The data that programs race on, image by image where a program works so; see `labs.shared.images`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from common.studies.images import DataSet, image_data
+from labs.shared.images import DataSet, image_data
 
 
 def data_set(args: Any) -> DataSet:

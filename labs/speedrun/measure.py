@@ -1,4 +1,4 @@
-"""What the study measures, each in a process of its own: see `common.studies.lab.serve`."""
+"""What the study measures, each in a process of its own: see `labs.shared.study.serve`."""
 
 import os
 import pstats
@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import StepOptions
-from common.studies.images import FOLDS
-from common.studies.lab import serve
-from common.studies.programs import loaded
+from labs.shared.images import FOLDS
+from labs.shared.study import serve
+from common.program import loaded
 from labs.speedrun import race as races_module
 from labs.speedrun.model import DEFAULTS
 from labs.speedrun.race import FILE, Race, RaceOptions, race_options

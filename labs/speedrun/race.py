@@ -25,7 +25,7 @@ from common.loaders import Loader
 from common.machine import keep_freed_memory
 from common.options import StepOptions, add_step_options, resolved, unread
 from common.session import run_step
-from common.studies.images import FOLDS, NAMES, DataSet, source_in
+from labs.shared.images import FOLDS, NAMES, DataSet, source_in
 from labs.speedrun.augment import DeviceBatches
 from labs.speedrun.model import DEFAULTS
 from labs.speedrun.plans import SETTINGS

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from common.device import autocast_dtype, disable_tf32
-from common.studies.images import DataSet
+from labs.shared.images import DataSet
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of, views
 from labs.speedrun.data import data_set
 from labs.speedrun.model import GhostNorm, patch_stem, resnet9, whiten, width_of

@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes, device_name
-from common.studies.heat_map import HeatMap, write
-from common.studies.images import DataSet
-from common.studies.lab import Measuring, NotMeasured, Row, lab_options, report
+from walkthrough.compare.heat_map import HeatMap, write
+from labs.shared.images import DataSet
+from labs.shared.study import Measuring, NotMeasured, Row, lab_options, report
 from labs.speedrun import tables
 from labs.speedrun.data import data_set
 from labs.speedrun.measure import SGD, options_of

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from common.studies.lab import Claim, Mean, Row, above, inside, mean, of_pairs
+from labs.shared.study import Claim, Mean, Row, above, inside, mean, of_pairs
 from labs.speedrun import published
 from labs.speedrun.race import Race
 

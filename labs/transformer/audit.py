@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.studies.lab import Claim, above, inside, mean
+from labs.shared.study import Claim, above, inside, mean
 from labs.transformer import published
 from labs.transformer.bag_of_words import TOKENS
 from labs.transformer.quality import BIGGER, HALF, LONGER, UNIFORM

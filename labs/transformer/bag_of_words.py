@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from common.studies.extras import imported
+from labs.shared.extras import imported
 from labs.transformer.texts import Texts
 from walkthrough.results.errors import InputError
 

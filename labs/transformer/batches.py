@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 
-from common.studies.tokens import filled
+from labs.shared.tokens import filled
 
 Item = tuple[list[int], int]  # (token ids, label)
 POOL = 50  # batches whose texts are sorted by length together

@@ -6,7 +6,7 @@ from functools import cached_property
 from torch.utils.data import Dataset
 
 from common.options import StepOptions
-from common.studies.tokens import Tokens, hub_tokenizer, trained_tokenizer
+from labs.shared.tokens import Tokens, hub_tokenizer, trained_tokenizer
 from labs.transformer.batches import Item
 from labs.transformer.model import SIZES, max_tokens
 from labs.transformer.texts import Example, texts

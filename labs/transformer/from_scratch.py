@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from common.studies.tokens import UNKNOWN
-from common.studies.words import word_vectors
+from labs.shared.tokens import UNKNOWN
+from labs.shared.words import word_vectors
 from labs.transformer.data import Tokenized
 
 DROPPED = 0.3  # of a training text's tokens, others each time

@@ -1,4 +1,4 @@
-"""What the study measures, each in a process of its own: see `common.studies.lab.serve`."""
+"""What the study measures, each in a process of its own: see `labs.shared.study.serve`."""
 
 import json
 import os
@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes, disable_tf32, empty_cache
 from common.options import StepOptions
-from common.studies.lab import serve
-from common.studies.programs import timed_with_loader
+from labs.shared.study import serve
+from common.program import timed_with_loader
 from labs.transformer import noise as gradient_noise
 from labs.transformer import peaks
 from labs.transformer import quality as of_quality

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional
 
 from common.options import Defaults
-from common.studies.extras import imported
+from labs.shared.extras import imported
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
 

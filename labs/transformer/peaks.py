@@ -15,8 +15,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.data import DataLoader
 
 from common.options import StepOptions
-from common.studies.fit.stand_in_gpu import stand_in_gpu
-from common.studies.programs import peak_bytes
+from walkthrough.memory.stand_in_gpu import stand_in_gpu
+from common.program import peak_bytes
 from labs.transformer import tricks as tricks_module
 from labs.transformer.batches import packed_micro_batches
 from labs.transformer.data import Tokenized, training_set

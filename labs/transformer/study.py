@@ -19,8 +19,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes
 from common.options import StepOptions
-from common.studies.extras import imported
-from common.studies.lab import Measuring, NotMeasured, lab_options, report
+from labs.shared.extras import imported
+from labs.shared.study import Measuring, NotMeasured, lab_options, report
 from labs.transformer import audit, quality, tables
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS

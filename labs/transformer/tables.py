@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from common.studies.lab import Mean, Ratio, Row, mean, of_pairs, ratio
+from labs.shared.study import Mean, Ratio, Row, mean, of_pairs, ratio
 from labs.transformer import published
 from labs.transformer.peaks import BATCH_SIZE
 from labs.transformer.quality import LONGER, RANDOM

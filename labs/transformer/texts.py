@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from common.options import StepOptions
-from common.studies import docstrings
-from common.studies.extras import imported
+from labs.shared import docstrings
+from labs.shared.extras import imported
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, printable

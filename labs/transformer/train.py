@@ -20,8 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype, device_name, disable_tf32
 from common.options import StepOptions, add_step_options, resolved
-from common.studies.checkpoints import CHECKPOINT, write, write_table
-from common.studies.extras import imported
+from labs.shared.checkpoints import CHECKPOINT, write, write_table
+from labs.shared.extras import imported
 from labs.transformer.bag_of_words import bags_of_words
 from labs.transformer.model import DEFAULTS, max_tokens
 from labs.transformer.texts import PARTS, texts

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 
 from common.device import autocast_dtype
 from common.options import StepOptions
-from common.studies.programs import TokenCount, TrainStep
+from common.program import TokenCount, TrainStep
 from walkthrough.results.errors import InputError
 from labs.transformer.batches import (
     DynamicPadding,

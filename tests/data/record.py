@@ -13,7 +13,7 @@ import torch  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
-from common.run.tracing import traced_window  # noqa: E402
+from common.tracing import traced_window  # noqa: E402
 
 PRIVATE = re.compile(r"(/[\w.+-]+)+/(?=[\w.+-]+\.py)")  # the folders of a path
 

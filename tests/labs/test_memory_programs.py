@@ -15,9 +15,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+from common import program as programs
 from common.device import without_gpu
 from common.options import StepOptions
-from common.studies import programs
 from labs.memory.model import PUBLISHED, resnext
 from labs.memory.recompute import convolutions_kept, frozen_statistics, statistics_once
 from walkthrough.results.errors import InputError

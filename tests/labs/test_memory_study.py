@@ -9,11 +9,11 @@ import pytest
 import torch
 from support import ROOT
 
+from common import program as programs
 from common.options import StepOptions
-from common.run.timing import Plan
-from common.studies import programs, published
-from common.studies.lab import Measuring, NotMeasured, read
-from labs.memory import audit, data, measure, study, timeline
+from common.timing import Plan
+from labs.memory import audit, data, measure, published, study, timeline
+from labs.shared.study import Measuring, NotMeasured, read
 from walkthrough.compare.statistics import Ratio
 
 SHORT = Plan(warmup_steps=1, warmup_seconds=0, windows=3, window_steps=1, window_seconds=0)

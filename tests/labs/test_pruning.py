@@ -11,14 +11,14 @@ from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import prune
 
-from common.course import lab_figures
 from common.options import StepOptions
-from common.studies.lab import Measuring, NotMeasured, read
 from labs.pruning import masks, measure, plans, published, study, tables
 from labs.pruning.channels import without_channels
 from labs.pruning.model import prunable, small_mobilenet, width_of
 from labs.pruning.plans import Plan
 from labs.pruning.training import Training, checkpoints, data_of, learning_rate
+from labs.shared.study import Measuring, NotMeasured, read
+from tools.docs import lab_figures
 from walkthrough.results.errors import InputError
 
 PLAN = Plan(epochs=3, lr=0.1, image_size=8, resets=(0, 1, 2), rounds=(0.5, 0.9))

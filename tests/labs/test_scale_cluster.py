@@ -14,11 +14,11 @@ import pytest
 from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
 
 from common.options import StepOptions
-from common.studies import cluster
-from common.studies.cluster import Cluster, Failed, add_cluster_options, answers, cluster_of, run
-from common.studies.lab import Measuring, NotMeasured
 from labs.scale import node, slurm
 from labs.scale.node import Ended, Launch
+from labs.shared import cluster
+from labs.shared.cluster import Cluster, Failed, add_cluster_options, answers, cluster_of, run
+from labs.shared.study import Measuring, NotMeasured
 from walkthrough.results.errors import InputError
 
 SCRIPT = ROOT / "labs" / "scale" / "start_slurm.sh"
@@ -33,7 +33,7 @@ needs_slurm = pytest.mark.skipif(
 MEASURE = """
 import os, signal
 from walkthrough.results.errors import InputError
-from common.studies.lab import serve
+from labs.shared.study import serve
 
 def squared(options, number):
     with open(options.logdir / "calls", "a") as file:

@@ -18,13 +18,14 @@ import pytest
 import torch
 from support import ROOT
 
-from common.course import lab_figures
+from common import program as programs
 from common.options import StepOptions
-from common.run.timing import Plan
-from common.studies import checkpoints, programs
-from common.studies.lab import Measuring, NotMeasured, read
+from common.timing import Plan
 from labs.scale import audit, batches, jpegs, measure, order, published, scaling, study, sweep, tables, train, training
 from labs.scale.measure import EACH, ENGINES, LAST, NEVER, PIPELINES, SHARDS
+from labs.shared import checkpoints
+from labs.shared.study import Measuring, NotMeasured, read
+from tools.docs import lab_figures
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import write_json
 

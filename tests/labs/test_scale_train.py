@@ -25,8 +25,8 @@ from support import ROOT, run_program
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from common.options import StepOptions
-from common.studies import checkpoints
 from labs.scale import launch, node, one_rank, ranks, scaling, train, training
+from labs.shared import checkpoints
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError
 

@@ -15,8 +15,8 @@ from support import ROOT, assert_refused
 from support.docstrings import made_up, write_module
 
 from common.options import StepOptions
-from common.studies import docstrings
-from common.studies.words import word_vectors
+from labs.shared import docstrings
+from labs.shared.words import word_vectors
 from labs.simcls import documents, measure, published, rouge, tables, training
 from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens, training_set
 from labs.simcls.documents import CANDIDATES, FOLDS, Corpus, Document, candidates_of, corpus, from_docstrings, split

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from common.studies import images
-from common.studies.images import DataSet, Images
+from labs.shared import images
+from labs.shared.images import DataSet, Images
 from labs.speedrun import race
 from labs.speedrun.augment import Crop, Cutout, DeviceBatches, Flip, crops, cutouts, views
 from labs.speedrun.model import Add, GhostNorm, Id, naive_resnet, patch_stem, resnet9, whiten, width_of

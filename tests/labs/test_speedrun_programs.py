@@ -12,7 +12,7 @@ import pytest
 import torch
 from support import ROOT
 
-from common.studies.lab import read
+from labs.shared.study import read
 from labs.speedrun import heads, recipe
 from labs.speedrun import race as race_module
 from labs.speedrun.race import FILE, race_options

@@ -8,10 +8,10 @@ import pytest
 import torch
 from support import ROOT
 
-from common.course import lab_figures
-from common.studies.lab import Measuring, NotMeasured, read
+from labs.shared.study import Measuring, NotMeasured, read
 from labs.speedrun import heads, measure, plans, study, tables
 from labs.speedrun.race import FILE, Race
+from tools.docs import lab_figures
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 

@@ -12,10 +12,10 @@ import torch
 from support import ROOT
 from torch import nn
 
+from common import program as programs
 from common.options import StepOptions
-from common.run.timing import Plan
-from common.studies import programs
-from common.studies.lab import Measuring, NotMeasured, Ratio, read
+from common.timing import Plan
+from labs.shared.study import Measuring, NotMeasured, Ratio, read
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -r tests/requirements.txt")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install -r tests/requirements.txt")

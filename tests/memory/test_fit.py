@@ -6,14 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from walkthrough.memory import prediction, program
 from support import NAMES, ROOT, STEPS, make_result, run_program, write_run
 
 from common import failures
-from common.studies import isolated
-from common.studies.fit import prediction, program
-from common.studies.published import MEMORY
+from labs.memory.published import MEMORY
 from walkthrough.cli import main
-from walkthrough.compare import gpu_memory
+from walkthrough.compare import gpu_memory, isolated
 from walkthrough.compare.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
 from walkthrough.memory import measure, view
 from walkthrough.memory.record import GPUS, Wanted, name_of
@@ -388,7 +387,7 @@ def test_why_a_program_cannot_be_predicted_is_the_commands_line(monkeypatch, cap
 @pytest.mark.parametrize("missing", ["torch._subclasses.fake_tensor", "torch.utils._python_dispatch"])
 def test_a_torch_that_has_moved_the_tools_is_named_in_one_line(missing):
     code = (
-        f"import sys, torch; sys.modules[{missing!r}] = None\nfrom common.studies.fit import program; program.main('')"
+        f"import sys, torch; sys.modules[{missing!r}] = None\nfrom walkthrough.memory import program; program.main('')"
     )
     finished = run_program("-c", code, cwd=ROOT)
     answer = json.loads(finished.stdout.splitlines()[-1])["answer"]

@@ -680,7 +680,7 @@ def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
     (tmp_path / "walkthrough").mkdir()
     (tmp_path / "walkthrough" / "doctor.py").write_text("1")
     assert machine.code_hash() == first
-    assert machine.code_hash("common/course/*.py") != first
+    assert machine.code_hash("tools/docs/*.py") != first
     (tmp_path / "steps" / "00_a.py").write_text("2")
     assert machine.code_hash() != first
 
@@ -690,7 +690,7 @@ def test_the_code_of_a_recording_is_what_it_runs():
     assert {
         "steps/00_baseline.py",
         "common/session.py",
-        "common/run/tracing.py",
+        "common/tracing.py",
         "walkthrough/compare/runner.py",
     } <= names
     assert not [name for name in names if re.search("doctor|/(view|figure)s?.py|/(course|board|explain|trace)/", name)]

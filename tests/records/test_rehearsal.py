@@ -12,7 +12,7 @@ import pytest
 from support import ROOT, assert_refused
 from support.few_packages import run_with_few_packages
 
-from common.studies import study
+from studies import study
 from walkthrough.cli import main
 from walkthrough.records.written import LIMIT
 from walkthrough.results import result
@@ -43,7 +43,7 @@ main()
 STUDIES = """
 import json, sys
 from walkthrough.cli import main
-from common.studies.overhead import measure
+from studies.overhead import measure
 
 tracings = measure.tracings
 measure.tracings = lambda device: [way for way in tracings(device) if way.name in ("off", "off again", "as the steps")]
@@ -170,13 +170,13 @@ def test_the_studies_are_measured_with_few_packages_and_read_where_all_are(there
         ["overhead", "--runs", "1", "--batch-size", "4", *without_data],
         ["sweep", "--workers-list", "0", "--batch-sizes", "8", *small],
     ]
-    cut_off("common.studies.overhead.measure.measured", 2, *commands[1])
+    cut_off("studies.overhead.measure.measured", 2, *commands[1])
     finished = there("-c", STUDIES, json.dumps(commands))
     assert "kept of an earlier call that was cut off: 1 measurement(s)" in finished.stdout
     ended = [line for line in finished.stdout.splitlines() if " ended with " in line]
     assert ended == [f"{' '.join(words[:2])} ended with 0" for words in commands], finished.stdout + finished.stderr
     for call in ([], ["--resume"]):  # killed after one measurement each
-        cut_off("common.studies.ablation.measure.measured", 2, "ablate", "--batch-size", "8", *small, *call)
+        cut_off("studies.ablation.measure.measured", 2, "ablate", "--batch-size", "8", *small, *call)
     assert len(study.read_study("ablation", logdir).measurements) == 2
     for name in ("input", "overhead", "sweep"):
         assert study.read_study(name, logdir).quick

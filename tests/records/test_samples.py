@@ -13,7 +13,7 @@ import pytest
 from msgspec.structs import replace
 from support import ROOT, run_program
 
-from common.course import others
+from tools.docs import others
 from walkthrough.cli import main
 from walkthrough.records import samples, samples_command
 

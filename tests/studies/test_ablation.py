@@ -21,14 +21,14 @@ from test_steps import reads
 from common import data
 from common.options import StepOptions
 from common.session import unmet_need
-from common.studies import study
-from common.studies.ablation import effects, figure, measure, plan, program, record, view
-from common.studies.ablation.plan import LADDER, PAIRS, Optimisations, Pair, Variant, no_effect, pairs, variants
-from common.studies.ablation.record import FILE, Ablation, Measurement, NotMeasured, read
-from common.studies.isolated import options_from
+from studies import study
+from studies.ablation import effects, figure, measure, plan, program, record, view
+from studies.ablation.plan import LADDER, PAIRS, Optimisations, Pair, Variant, no_effect, pairs, variants
+from studies.ablation.record import FILE, Ablation, Measurement, NotMeasured, read
 from walkthrough.cli import main
 from walkthrough.compare import statistics
 from walkthrough.compare.figures import MEMORY, SPEED, UNRESOLVED
+from walkthrough.compare.isolated import options_from
 from walkthrough.compare.runner import step_files
 from walkthrough.compare.statistics import of_pairs
 from walkthrough.results.errors import InputError
@@ -346,7 +346,7 @@ def fake(monkeypatch):
 
     monkeypatch.setattr(measure, "measured", measured)
     monkeypatch.setattr(measure, "classifier", lambda *_: None)
-    for module in ("common.device", "walkthrough.results.environment", "common.studies.ablation.measure"):
+    for module in ("common.device", "walkthrough.results.environment", "studies.ablation.measure"):
         monkeypatch.setattr(f"{module}.cpu_bf16_hardware", lambda: state.bf16)
     return state
 
@@ -462,7 +462,7 @@ def test_another_ablation_is_not_touched(fake, tmp_path, capsys, monkeypatch):
     assert "precision 'float32', not 'bfloat16'" in refused(tmp_path, capsys, "--resume", "--precision", "bf16")
     with monkeypatch.context() as patch:
         patch.setattr("walkthrough.results.environment.usable_cores", lambda: 99)
-        patch.setattr("common.studies.study.usable_cores", lambda: 99)
+        patch.setattr("studies.study.usable_cores", lambda: 99)
         assert refused(tmp_path, capsys, "--resume", "--runs", 2).count(", not 99") == 1
     with monkeypatch.context() as patch:
         patch.setattr("torch.__version__", "1.0")
@@ -539,7 +539,7 @@ def answer_of(code):
 
 
 def test_a_process_answers_in_json_and_one_that_dies_with_its_last_line(monkeypatch):
-    monkeypatch.setattr("common.studies.isolated.TERMINATE_SECONDS", 0.01)
+    monkeypatch.setattr("walkthrough.compare.isolated.TERMINATE_SECONDS", 0.01)
     assert answer_of('print("noise"); print(\'{"answer": {"windows": [1.5]}}\')') == {"windows": [1.5]}
     assert answer_of('raise ValueError("it broke")') == {"failed": "ValueError: it broke"}
     assert answer_of("import os; os.kill(os.getpid(), 9)") == {

@@ -4,22 +4,22 @@ import json
 
 from support.few_packages import missing_modules, run_with_few_packages
 
-from common.studies.study import STUDIES
+from studies.study import STUDIES
 
 IMPORTS = f"""
 import sys
 from importlib import import_module
 sys.modules.update(dict.fromkeys(["torch", "torchvision", "numpy"]))
-import_module("common.studies.study")
+import_module("studies.study")
 for name in {STUDIES}:
-    import_module(f"common.studies.{{name}}")
-    import_module(f"common.studies.{{name}}.record")
+    import_module(f"studies.{{name}}")
+    import_module(f"studies.{{name}}.record")
 for name in ("torch", "torchvision", "numpy"):
     del sys.modules[name]
 for name in {STUDIES}:
-    import_module(f"common.studies.{{name}}.measure")
+    import_module(f"studies.{{name}}.measure")
 for name in ("limit.compiled", "ablation.program", "overhead.program", "sweep.program"):
-    import_module(f"common.studies.{{name}}")
+    import_module(f"studies.{{name}}")
 print("all")
 """
 

@@ -12,9 +12,9 @@ import torch
 from rich.console import Console
 from support import SmallNet, make_limit
 
-from common.studies import study
-from common.studies.input import figure, measure, view
-from common.studies.input.record import (
+from studies import study
+from studies.input import figure, measure, view
+from studies.input.record import (
     FASTER,
     FILE,
     SLOWER,
@@ -26,8 +26,8 @@ from common.studies.input.record import (
     over_model,
     read,
 )
-from common.studies.limit import record as limit_record
-from common.studies.processes import ProcessMemory
+from studies.limit import record as limit_record
+from studies.processes import ProcessMemory
 from walkthrough.cli import main
 from walkthrough.results import privacy
 from walkthrough.results import result as record

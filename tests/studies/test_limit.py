@@ -27,12 +27,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.model import classifier
-from common.run.timing import Timing, Window
-from common.studies import isolated, one_batch, study
-from common.studies import limit as command
-from common.studies.limit import compiled, figure, flops, measure, operator_times, peaks, view
-from common.studies.limit import uncompiled as programs_module
-from common.studies.limit.record import (
+from common.timing import Timing, Window
+from studies import limit as command
+from studies import one_batch, study
+from studies.limit import compiled, figure, flops, measure, operator_times, peaks, view
+from studies.limit import uncompiled as programs_module
+from studies.limit.record import (
     CHANNELS_LAST,
     CONTIGUOUS,
     FILE,
@@ -43,10 +43,10 @@ from common.studies.limit.record import (
     WithoutFormula,
     read,
 )
-from common.studies.limit.search import BATCH_SIZE, LARGEST_BATCH, first_program, greedy
-from common.studies.limit.uncompiled import Uncompiled
+from studies.limit.search import BATCH_SIZE, LARGEST_BATCH, first_program, greedy
+from studies.limit.uncompiled import Uncompiled
 from walkthrough.cli import main
-from walkthrough.compare import compare, roofs, table
+from walkthrough.compare import compare, isolated, roofs, table
 from walkthrough.compare.roofs import Peak, StepBytes
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError

@@ -18,11 +18,11 @@ from rich.console import Console
 from support import ROOT, SmallNet, assert_refused, run_program
 
 from common.options import StepOptions
-from common.studies import one_batch, overhead, study
-from common.studies.overhead import figure, measure, program, view
-from common.studies.overhead.program import LEAD_STEPS, ModeRun, TraceSizes
-from common.studies.overhead.record import FILE, OFF_AGAIN, Mode, Overhead, read
-from common.studies.overhead.tracings import tracings
+from studies import one_batch, overhead, study
+from studies.overhead import figure, measure, program, view
+from studies.overhead.program import LEAD_STEPS, ModeRun, TraceSizes
+from studies.overhead.record import FILE, OFF_AGAIN, Mode, Overhead, read
+from studies.overhead.tracings import tracings
 from walkthrough.cli import main
 from walkthrough.compare.figures import SPEED, UNRESOLVED
 from walkthrough.results import result as record
@@ -260,7 +260,7 @@ def test_what_cannot_be_measured_is_one_line(small, capsys, monkeypatch):
 
 
 def answer_of(code, monkeypatch):
-    monkeypatch.setattr("common.studies.isolated.TERMINATE_SECONDS", 0.01)
+    monkeypatch.setattr("walkthrough.compare.isolated.TERMINATE_SECONDS", 0.01)
     return measure.measured("operators", OPTIONS, command=(sys.executable, "-S", "-c", code))
 
 

@@ -3,8 +3,8 @@
 import os
 from types import SimpleNamespace
 
-from common.studies import processes
-from common.studies.processes import ProcessMemory
+from studies import processes
+from studies.processes import ProcessMemory
 
 
 class Process:

@@ -21,16 +21,16 @@ from rich.console import Console
 from support import ROOT, SmallNet
 
 from common.options import StepOptions
-from common.run.timing import Timing, Window
-from common.studies import isolated, study
-from common.studies import sweep as command
-from common.studies.ablation import program as training_program
-from common.studies.ablation.plan import NAMES
-from common.studies.processes import ProcessMemory
-from common.studies.sweep import figure, measure, program, view
-from common.studies.sweep.record import FILE, Cell, CellRun, Setting, Sweep, read
+from common.timing import Timing, Window
+from studies import study
+from studies import sweep as command
+from studies.ablation import program as training_program
+from studies.ablation.plan import NAMES
+from studies.processes import ProcessMemory
+from studies.sweep import figure, measure, program, view
+from studies.sweep.record import FILE, Cell, CellRun, Setting, Sweep, read
 from walkthrough.cli import main
-from walkthrough.compare import statistics
+from walkthrough.compare import isolated, statistics
 from walkthrough.compare.figures import ink_on
 from walkthrough.results.environment import Environment
 from walkthrough.results.errors import InputError
@@ -586,7 +586,7 @@ def test_a_gpu_is_measured_with_and_without_pinned_memory(small, tmp_path, monke
     monkeypatch.setattr(measure, "measured_isolated", lambda *call: asked.append(call) or run(1.0))
     monkeypatch.setattr(measure, "autocast_dtype", lambda *_: torch.bfloat16)
     monkeypatch.setattr(measure, "autocast_notes", lambda *_: [])
-    for module in ("common.device", "common.studies.sweep.measure"):
+    for module in ("common.device", "studies.sweep.measure"):
         monkeypatch.setattr(f"{module}.device_name", lambda device: "Test GPU")
     monkeypatch.setattr(study, "ready", lambda args: replace(OPTIONS, device="cuda:1", quick=False, logdir=tmp_path))
     assert ended("--logdir", tmp_path, "--data", tmp_path, "--workers-list", "0,3", "--runs", 1) == 0

@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from common.studies.docstrings import Docstring
+from labs.shared.docstrings import Docstring
 
 NOUNS = (
     "array tensor graph file socket parser index buffer matrix stream schema cursor window kernel token record".split()

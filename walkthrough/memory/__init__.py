@@ -45,7 +45,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises InputError for options, a program that cannot be predicted, and a torch that lacks the tools.
     """
-    from common.studies.study import check_plot, progress_on_stderr
+    from studies.study import check_plot, progress_on_stderr
     from walkthrough.memory import measure
     from walkthrough.memory.record import GPUS, Wanted, as_json
     from walkthrough.results import progress

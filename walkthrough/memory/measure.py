@@ -15,7 +15,7 @@ from walkthrough.results import progress, result
 from walkthrough.results.environment import ROOT, current_environment, now
 from walkthrough.results.errors import InputError
 
-PROGRAM = "common.studies.fit.program"
+PROGRAM = "walkthrough.memory.program"
 LIMIT_SECONDS, LIMIT_EACH = 1800, 300  # beyond it, and so much for each further program, something hangs
 PREDICTED = '{"predicted": '  # how the lines of the process begin that hold a prediction
 DURATION = "seconds each; one that makes its data first takes as long as that as well"
@@ -30,7 +30,7 @@ def predictions(wanted: Sequence[Wanted]) -> list[Prediction | str]:
     Where the process fails on the way, what it predicted until then is kept. Raises InputError where that is nothing,
     and where torch has moved the tools that this needs.
     """
-    from common.studies import isolated
+    from walkthrough.compare import isolated
 
     kept: list[dict[str, Any]] = []
 
@@ -61,7 +61,7 @@ def label(wanted: Wanted) -> str:
 
 def programs() -> list[Wanted]:
     """Every step and lab program by itself, and as the figures that others published were made."""
-    from common.studies.published import MEMORY
+    from labs.memory.published import MEMORY
 
     files = sorted((ROOT / "steps").glob("[0-9]*_*.py")) + sorted((ROOT / "labs").glob("*/[0-9]*_*.py"))
     named = {name_of(str(path)): str(path) for path in files}

@@ -68,7 +68,7 @@ def refuse(folder: Path, problems: Sequence[str], fix: str = FIX) -> None:
 
 
 def _verified(folder: Path, fully: bool) -> tuple[Header, list[str]]:
-    from common.studies import study
+    from studies import study
 
     problems, lines, results = [], [], []
     shared = _header(folder / header.FILE)
@@ -136,7 +136,7 @@ def _header(path: Path) -> Header:
 
 def _of_study(path: Path, name: str, setup: Setup) -> str:
     """What was verified of a study's file. Raises InputError where it is broken, rough or of another setup."""
-    from common.studies import study
+    from studies import study
 
     read_json(path)
     result = study.read_study(name, path.parent)

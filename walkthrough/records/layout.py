@@ -27,7 +27,7 @@ STUDY_LIMIT = 1_000_000
 
 def record_files(folder: Path) -> tuple[list[str], list[str]]:
     """(the names of a record's files, relative to `folder` and sorted; what else is there or missing, a text each)."""
-    from common.studies import study
+    from studies import study
 
     names, problems, limits = [], [], LIMITS | dict.fromkeys(map(re.escape, study.files()), STUDY_LIMIT)
     for path in sorted(folder.rglob("*")):

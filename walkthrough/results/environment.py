@@ -99,7 +99,7 @@ def driver_version() -> str | None:
 
 
 # The code that measures: all but the rooms that only read what was recorded.
-ONLY_READ = ("common/course", "walkthrough/tensorboard", "walkthrough/explain")
+ONLY_READ = ("tools/docs", "walkthrough/tensorboard", "walkthrough/explain")
 MEASURES = ("steps", "labs", "common", "walkthrough", *(f":(exclude){folder}" for folder in ONLY_READ))
 
 COMMIT_VARIABLE = "WALKTHROUGH_COMMIT"
@@ -143,7 +143,7 @@ def code_files(*patterns: str) -> list[Path]:
 
     patterns: glob patterns relative to the project. What only reads recordings (tables, figures, pages) is not in it.
     """
-    patterns = ("steps/*.py", "common/*.py", "common/run/*.py", "walkthrough/results/*.py", *patterns)
+    patterns = ("steps/*.py", "common/*.py", "walkthrough/results/*.py", *patterns)
     files = {path for pattern in patterns for path in ROOT.glob(pattern)}
     return sorted(files)
 

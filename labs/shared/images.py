@@ -1,0 +1,169 @@
+"""Data sets of images, as tensors, whole in memory: scikit-learn's digits, CIFAR-10 and -100, Imagenette by folder.
+
+Digits are what there is without a network. They are the UCI test set, and it is not known who wrote which, so a part of
+them is held out at random, by class, from one fixed seed: the same images test every program. Writers are in both
+parts, so this is easier than telling the digits of strangers.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch.nn import functional as F
+from torchvision.datasets import CIFAR100, ImageFolder
+
+from common.data import cifar10, fetch_cifar10, holds_cifar10
+from labs.shared.digits import stored_digits
+from walkthrough.results.errors import InputError, printable
+
+NAMES = ("digits", "cifar10", "cifar100", "imagenette")
+SPLIT_SEED = 2026
+TEST_SHARE = 3  # one digit in so many tests: 599 of 1,797, so 98 % of them have a binomial standard error of 0.6 points
+FOLDS = 5  # of the training part, for validation
+FOLDER_SIZE = 64  # px, at which images of a folder are kept
+MIRRORED = ("cifar10", "cifar100", "imagenette")  # a mirrored digit is another sign
+
+
+@dataclass(frozen=True)
+class Images:
+    """images: uint8 [N, C, H, W] as they are stored. labels: int64 [N]."""
+
+    images: torch.Tensor
+    labels: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def chosen(self, which: torch.Tensor) -> "Images":
+        """Those of a mask, or of indices."""
+        return Images(self.images[which], self.labels[which])
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """source: one of `NAMES`. train, test: `Images`. image_size: px that they are enlarged to. classes: how many.
+
+    mean, std: [C] each, of the training images, for values in 0..1. mirrors: whether a mirrored image is of its class.
+    """
+
+    source: str
+    train: Images
+    test: Images
+    image_size: int
+    classes: int
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.train)
+
+    @property
+    def channels(self) -> int:
+        return self.train.images.shape[1]
+
+    @property
+    def mirrors(self) -> bool:
+        return self.source in MIRRORED
+
+    def prepared(self, part: Images, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """(float32 [N, C, image_size, image_size], normalised; labels), on the device: the whole part at once."""
+        images = part.images.to(device).float()
+        size = (self.image_size, self.image_size)
+        if images.shape[-2:] != size:
+            images = F.interpolate(images, size, mode="bilinear", align_corners=False)
+        mean, std = (values.to(device).view(1, -1, 1, 1) for values in (self.mean, self.std))
+        return (images / 255 - mean) / std, part.labels.to(device)
+
+
+def source_in(root: Path, name: str | None, download: bool) -> str:
+    """Which data set is meant: the one that is named, CIFAR-10 where `root` has it, else digits."""
+    return name or ("cifar10" if download or holds_cifar10(root) else "digits")
+
+
+def image_data(
+    name: str, root: Path, image_size: int, lab: str, download: bool = False, fold: int | None = None
+) -> DataSet:
+    """The `DataSet` of that name, one of `NAMES`, from the folder `root`.
+
+    image_size: px that images are enlarged to. lab: what needs them. download: fetch CIFAR first. fold: leave the test
+    set out, and test on that fifth of the training part: for choosing settings.
+
+    Raises InputError for data that are missing or broken, and for a download that fails.
+    """
+    if name == "digits":
+        train, test = _digits(lab)
+    else:
+        train, test = {"cifar10": _cifar10, "cifar100": _cifar100, "imagenette": _folder}[name](root, download)
+    if fold is not None:
+        held_out = torch.arange(len(train)) % FOLDS == fold
+        train, test = train.chosen(~held_out), train.chosen(held_out)
+    values = train.images.float() / 255
+    std, mean = torch.std_mean(values, dim=(0, 2, 3))
+    classes = int(torch.cat([train.labels, test.labels]).max()) + 1
+    return DataSet(name, train, test, image_size, classes, mean, std)
+
+
+def _digits(lab: str) -> tuple[Images, Images]:
+    images, labels = (torch.from_numpy(array) for array in stored_digits(lab))
+    generator = torch.Generator().manual_seed(SPLIT_SEED)
+    testing = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels.unique():
+        own = (labels == label).nonzero().flatten()
+        own = own[torch.randperm(len(own), generator=generator)]
+        testing[own[: round(len(own) / TEST_SHARE)]] = True
+    both = Images(images.unsqueeze(1), labels)
+    shuffled = both.chosen(~testing)
+    order = torch.randperm(len(shuffled), generator=generator)
+    return shuffled.chosen(order), both.chosen(testing)
+
+
+def _cifar10(root: Path, download: bool) -> tuple[Images, Images]:
+    if download:
+        fetch_cifar10(root)
+    if not holds_cifar10(root):
+        raise InputError(f"no CIFAR-10 in {root}: --download fetches it; digits do without")
+    return _of_arrays(cifar10(root)), _of_arrays(cifar10(root, train=False))
+
+
+def _cifar100(root: Path, download: bool) -> tuple[Images, Images]:
+    try:
+        train, test = (CIFAR100(root, train=part, download=download) for part in (True, False))
+    except Exception as error:  # torchvision compares check sums first (RuntimeError); a pickle can fail in any way
+        raise InputError(
+            f"CIFAR-100 in {root} is missing or broken ({printable(error, 100)}): --download fetches it"
+        ) from error
+    return _of_arrays(train), _of_arrays(test)
+
+
+def _of_arrays(data: Any) -> Images:
+    images = torch.from_numpy(np.ascontiguousarray(data.data)).permute(0, 3, 1, 2).contiguous()
+    return Images(images, torch.tensor(data.targets))
+
+
+def _folder(root: Path, download: bool) -> tuple[Images, Images]:
+    """Imagenette, or any folder of train/CLASS/*.jpg and val/CLASS/*.jpg: each image's middle square, made small."""
+    if download:
+        raise InputError("--download does not fetch Imagenette: unpack it and name its folder with --data")
+    return _of_folder(root / "train"), _of_folder(root / "val")
+
+
+def _of_folder(folder: Path) -> Images:
+    def middle(image: Image.Image) -> torch.Tensor:
+        side, (width, height) = min(image.size), image.size
+        left, top = (width - side) // 2, (height - side) // 2
+        size = (FOLDER_SIZE, FOLDER_SIZE)
+        square = image.resize(size, Image.Resampling.BILINEAR, (left, top, left + side, top + side))
+        return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+
+    try:
+        items = [item for item in ImageFolder(str(folder), middle)]
+    except (OSError, SyntaxError, ValueError) as error:  # no folder, no class, no image, a broken image
+        raise InputError(
+            f"cannot read images from {folder} ({printable(error, 100)}): it needs a folder for each class; name the "
+            "folder that holds train/ and val/ with --data"
+        ) from error
+    images, labels = zip(*items, strict=True)
+    return Images(torch.stack(images), torch.tensor(labels))

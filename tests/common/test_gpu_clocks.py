@@ -1,0 +1,173 @@
+"""A GPU's clock while it was timed, from what nvidia-smi prints."""
+
+import os
+import types
+
+import pytest
+import torch
+
+from common import gpu_clocks
+from common.gpu_clocks import GpuWatch, clocks, slowed_down
+from walkthrough.results import result as record
+from walkthrough.results.result import GpuClocks
+
+STEADY = "1980, 1980, 345.10, 700.00, 54, 0x0000000000000000\n"
+SLOWED = "1410, 1980, 699.80, 700.00, 83, 0x0000000000000004\n"
+
+
+def test_the_samples_are_summed_up():
+    seen = clocks(STEADY * 2 + SLOWED)
+    assert seen == GpuClocks(3, 1980, 1410, 1980, 345.1, 700, 83, ["power limit"])
+    assert slowed_down(seen) == ["the GPU lowered its clock while it was timed (power limit): 1980 of 1980 MHz"]
+
+
+def test_a_gpu_that_keeps_its_clock_has_no_note():
+    assert slowed_down(clocks(STEADY)) == []
+    idle_or_set_by_hand = STEADY.replace("0x0000000000000000", "0x0000000000000003")
+    assert clocks(idle_or_set_by_hand).slowed_by == []
+    assert slowed_down(None) == []
+
+
+def test_every_reason_is_named():
+    every = clocks(STEADY.replace("0x0000000000000000", "0x00000000000001ff"))
+    assert every.slowed_by == list(gpu_clocks.REASONS.values())
+
+
+@pytest.mark.parametrize("printed", ["", "1980, 1980", STEADY.rstrip("\n"), "No devices were found\n"])
+def test_without_a_whole_line_nothing_is_known(printed):
+    assert clocks(printed) is None
+
+
+def test_what_a_gpu_keeps_to_itself_is_none():
+    seen = clocks("1980, [N/A], [Not Supported], [N/A], [N/A], [N/A]\n")
+    assert (seen.sm_mhz, seen.sm_mhz_limit, seen.power_watts, seen.temperature) == (1980, None, None, None)
+    assert slowed_down(seen) == []
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A GPU of torch's with a number of its own."""
+    properties = types.SimpleNamespace(uuid="5bd3-01")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(torch.version, "hip", None)
+    return torch.device("cuda:1")
+
+
+@pytest.fixture
+def nvidia_smi(tmp_path, monkeypatch):
+    """nvidia_smi(text): put a shell script on the path, in place of NVIDIA's program. BEGUN in it: see `watched`."""
+    os.mkfifo(tmp_path / "begun")
+
+    def write(commands):
+        program = tmp_path / "nvidia-smi"
+        program.write_text(f"#!/bin/sh\n{commands.replace('BEGUN', f'echo > {tmp_path}/begun')}\n")
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    return write
+
+
+def watched(gpu, begun=None):
+    """A `GpuWatch` after its windows. begun: a FIFO; the windows last until a line was written into it."""
+    with GpuWatch(gpu) as watch:
+        if begun:
+            begun.read_text()
+    return watch
+
+
+@pytest.mark.parametrize(
+    ("unknown", "field"),
+    [
+        ("clocks_throttle_reasons", "clocks_event_reasons.active"),  # a driver that has dropped the older name
+        ("clocks_event_reasons", "clocks_throttle_reasons.active"),  # one that does not know the newer yet
+    ],
+)
+def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, nvidia_smi, tmp_path, unknown, field):
+    nvidia_smi(
+        f"""case "$*" in *{unknown}*) echo 'Field "{unknown}.active" is not a valid field to query.'; exit 2;; esac
+echo "$@" > {tmp_path}/asked
+printf '{STEADY.strip()}\\n'
+case "$*" in *loop-ms*) BEGUN; exec sleep 1000;; esac"""
+    )
+    assert watched(gpu, tmp_path / "begun")._process.returncode is not None
+    asked = (tmp_path / "asked").read_text()
+    assert "--id=GPU-5bd3-01 " in asked
+    assert f"--query-gpu={','.join(gpu_clocks.FIELDS)},{field} " in asked
+
+
+def test_of_several_gpus_the_one_that_trains_is_read_whatever_its_index(gpu, nvidia_smi, tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-77,GPU-5bd3-01")  # cuda:1; nvidia-smi's own order is another
+    one = STEADY.strip()
+    nvidia_smi(
+        f"""case "$*" in *"--id=GPU-5bd3-01 "*) line='{one.replace("1980", "1234")}';; *) line='{one}';; esac
+echo "$line"
+case "$*" in *loop-ms*) BEGUN; exec sleep 1000;; esac"""
+    )
+    watch = watched(gpu, tmp_path / "begun")
+    assert (watch.clocks.sm_mhz, watch.notes) == (1234, [])
+
+
+UNREAD = "the GPU's clock and power were not read: "
+SAMPLED = "case $* in *loop-ms*) ;; *) exit 0 ;; esac\n"  # what is asked before the windows
+
+
+@pytest.mark.parametrize(
+    ("commands", "note"),
+    [
+        ("echo 'No devices were found'; exit 6", "nvidia-smi says No devices were found"),  # MIG's part of a GPU
+        ("exit 9", "nvidia-smi says nothing, and ends with code 9"),
+        ("exec sleep 1000", "nvidia-smi did not end within 0.2 s"),
+        (f"{SAMPLED}exit 1", "nvidia-smi printed no values while the windows were timed"),
+        (f"{SAMPLED}printf '\\377\\376, 0xzz\\n'; BEGUN; exec sleep 1000", "nvidia-smi printed no values"),
+        (f"{SAMPLED}trap '' TERM; BEGUN; while true; do sleep 0.05; done", "nvidia-smi did not end within 0.2 s"),
+    ],
+)
+def test_an_nvidia_smi_of_no_use_is_a_note(gpu, nvidia_smi, tmp_path, monkeypatch, commands, note):
+    monkeypatch.setattr(gpu_clocks, "ASK_SECONDS", 0.2)
+    monkeypatch.setattr(gpu_clocks, "END_SECONDS", 0.2)
+    nvidia_smi(commands)
+    watch = watched(gpu, tmp_path / "begun" if "BEGUN" in commands else None)
+    assert watch.clocks is None
+    assert not watch._process or watch._process.returncode is not None
+    [text] = watch.notes
+    assert text.startswith(UNREAD + note)
+
+
+@pytest.mark.parametrize(
+    ("line", "lacking"),
+    [
+        ("[N/A], [N/A], [N/A], [N/A], [N/A], [N/A]", [*gpu_clocks.FIELDS, "reasons of a lower clock"]),
+        ("1980, 1980, [Unknown Error], nan, 54, 0x0000000000000000", ["power.draw", "power.limit"]),
+        ("1980, 1980, 345.10, 700.00, 54, 0xzz", ["reasons of a lower clock"]),
+    ],
+)
+def test_a_field_that_a_gpu_does_not_support_is_a_note(gpu, nvidia_smi, tmp_path, line, lacking):
+    nvidia_smi(f"{SAMPLED}echo '{line}'; BEGUN; exec sleep 1000")
+    watch = watched(gpu, tmp_path / "begun")
+    assert watch.clocks.power_watts == (345.1 if "345" in line else None)
+    assert watch.notes == [f"nvidia-smi does not report for this GPU: {', '.join(lacking)}"]
+
+
+def test_without_nvidia_smi_on_an_amd_gpu_and_without_a_uuid_a_note_says_so(gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert watched(gpu).notes == [UNREAD + "there is no nvidia-smi"]
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: types.SimpleNamespace())
+    assert watched(gpu).notes == [UNREAD + "nvidia-smi cannot be asked, since this torch does not tell the GPU's UUID"]
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    assert watched(gpu).notes == [UNREAD + "nvidia-smi knows NVIDIA's GPUs only"]
+
+
+def test_on_a_cpu_there_is_nothing_to_read_and_no_note(nvidia_smi):
+    nvidia_smi("exit 1")
+    watch = watched(torch.device("cpu"))
+    assert (watch.clocks, watch.notes) == (None, [])
+
+
+def test_a_result_holds_them_where_somebody_looked(tmp_path):
+    from support import make_result
+
+    assert "gpu_clocks" not in make_result("00_baseline").as_json()
+    result = make_result("00_baseline", gpu_clocks=clocks(SLOWED))
+    assert result.as_json()["gpu_clocks"]["slowed_by"] == ["power limit"]
+    record.write_result(tmp_path / "result.json", result)
+    assert record.read_result(tmp_path / "result.json") == result

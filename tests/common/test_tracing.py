@@ -1,0 +1,115 @@
+"""The traced window: what is trained on before the steps that are recorded."""
+
+import json
+
+import pytest
+import torch
+from support import ROOT, run_program
+from torch.utils.data import DataLoader
+
+from common.batches import Epochs
+from common.tracing import NEW_PAGES, QUEUE_LENGTHS, TRACED_STEPS, new_pages, traced_window, without_kernels
+
+
+def traced(tmp_path, batches):
+    """The numbers of all batches that were trained on, and how many steps the trace marks."""
+    trained = []
+
+    def train_step(numbers):
+        trained.append(numbers[0].item())
+        return numbers.float().sum()
+
+    events = traced_window(batches, train_step, torch.device("cpu"), tmp_path / "trace.json")
+    assert events == json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    return trained, sum(event.get("name", "").startswith("ProfilerStep#") for event in events)
+
+
+def test_the_workers_queue_is_long_used_up_when_recording_begins(tmp_path):
+    loader = DataLoader([(number,) for number in range(500)], num_workers=2, persistent_workers=True)
+    trained, marks = traced(tmp_path, Epochs(loader))
+    queue = 2 * loader.prefetch_factor
+    # one epoch begins first, and its queue is used up; one step is skipped
+    assert len(trained) == 1 + queue + 1 + QUEUE_LENGTHS * queue + TRACED_STEPS
+    assert marks == TRACED_STEPS
+
+
+def test_no_epoch_begins_in_the_traced_steps(tmp_path):
+    batches = Epochs(DataLoader([(number,) for number in range(9)]))
+    for _ in range(6):
+        next(batches)
+    trained, _ = traced(tmp_path, batches)
+    assert trained == [6, 7, 8, 0, 1, 2, 3, 4, 5]
+
+
+def test_an_epoch_does_not_end_with_the_last_traced_step_which_copies_the_next_batch_where_one_is_prefetched(tmp_path):
+    batches = Epochs(DataLoader([(number,) for number in range(9)]))
+    for _ in range(4):
+        next(batches)
+    trained, _ = traced(tmp_path, batches)
+    assert trained == [4, 5, 6, 7, 8, 0, 1, 2, 3, 4, 5]
+
+
+def test_no_epoch_begins_in_the_traced_steps_where_one_is_too_short_for_the_warm_up(tmp_path):
+    batches = Epochs(DataLoader([(number,) for number in range(9)]))
+    batches.queued = 2  # as if workers had loaded them ahead
+    for _ in range(6):
+        next(batches)
+    trained, _ = traced(tmp_path, batches)
+    assert trained[-TRACED_STEPS:] == [3, 4, 5]
+    assert len(trained) == 6 + 1 + QUEUE_LENGTHS * 2 + TRACED_STEPS
+
+
+def test_without_workers_one_step_warms_up(tmp_path):
+    trained, _ = traced(tmp_path, iter([(torch.tensor([number]),) for number in range(20)]))
+    assert len(trained) == 1 + 1 + TRACED_STEPS
+
+
+def test_a_trace_of_a_gpu_without_kernels_is_noted():
+    operators, kernel = [{"cat": "cpu_op"}, {"ph": "M"}], {"cat": "kernel"}
+    [note] = without_kernels(operators, torch.device("cuda"))
+    assert "holds no kernels" in note
+    assert without_kernels([*operators, kernel], torch.device("cuda")) == []
+    assert without_kernels(operators, torch.device("cpu")) == []
+
+
+PAGES = """
+import itertools, sys, tempfile
+from pathlib import Path
+import torch
+from common import machine
+from common import tracing
+
+kept = machine.keep_freed_memory()
+net = torch.nn.Sequential(*(torch.nn.Conv2d(3, 3, 1) for _ in range(3)))
+
+def train_step(images):
+    (images.float() / 255 - 0.5).mul(2)
+    loss = net(images.float() / 255).sum()
+    loss.backward()
+    return loss
+
+images = torch.zeros(128, 3, 96, 96, dtype=torch.uint8)
+for _ in range(8):
+    train_step(images)
+faults = []
+with tempfile.TemporaryDirectory() as folder:
+    batches = itertools.repeat((images,))
+    tracing.traced_window(batches, train_step, torch.device("cpu"), Path(folder) / "trace.json", page_faults=faults)
+print(kept, *faults)
+"""
+
+
+def test_traced_steps_touch_no_more_new_pages_than_timed_ones():
+    finished = run_program("-c", PAGES, cwd=ROOT)
+    assert finished.returncode == 0, finished.stderr
+    kept, *faults = finished.stdout.split()
+    if kept != "True":
+        pytest.skip("no glibc, or MALLOC_ variables are set: freed memory is not kept here")
+    assert len(faults) == TRACED_STEPS
+    assert new_pages([int(pages) for pages in faults], timed=0) == []
+
+
+def test_traced_steps_that_wait_for_new_memory_are_noted():
+    assert new_pages([NEW_PAGES + 9, NEW_PAGES + 11, NEW_PAGES + 10], timed=11) == []
+    (note,) = new_pages([15_000, 15_010, 15_020], timed=10)
+    assert "15,000 new pages" in note

@@ -1,0 +1,224 @@
+"""What the studies of all labs share: options by device, measurements that are kept, tables, claims, the file."""
+
+import io
+import json
+from dataclasses import asdict, replace
+
+import pytest
+from rich.console import Console
+from support import run_program
+
+from common.options import Defaults, step_options
+from labs.shared.study import Claim, Measuring, NotMeasured, cell_text, lab_options, read, report, show
+from walkthrough.compare.kept import path_of
+from walkthrough.compare.statistics import Mean, Ratio
+from walkthrough.results import result as record
+from walkthrough.results.errors import InputError
+
+PROGRAM = """
+import os
+from walkthrough.results.errors import InputError
+from labs.shared.study import serve
+
+def squared(options, number, count=""):
+    with open(options.logdir / "calls", "a") as file:
+        file.write(count)
+    return {"square": number ** 2, "model": options.model}
+
+def refused(options):
+    raise InputError("the data is gone")
+
+def defect(options):
+    raise ValueError("a defect")
+
+def crash(options):
+    os._exit(7)
+
+if __name__ == "__main__":
+    serve(squared, refused, defect, crash)
+"""
+
+
+@pytest.fixture
+def defaults(tmp_path):
+    return Defaults(
+        model={"cuda": "large", "cpu": "small"}, image_size={"cuda": 32, "cpu": 16},
+        other_image_size={"cuda": 32, "cpu": 8}, quick_image_size={"cuda": 32, "cpu": 4},
+        batch_size={"cuda": 128, "cpu": 16}, logdir=tmp_path / "default", models="large or small",
+    )  # fmt: skip
+
+
+@pytest.fixture
+def options(tmp_path, defaults):
+    return lab_options("A lab.", "mine", defaults, ["--logdir", str(tmp_path), "--device", "cpu", "--quick"])
+
+
+@pytest.fixture
+def program(tmp_path):
+    path = tmp_path / "measure.py"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_a_lab_names_its_own_models_sizes_and_folder(defaults, tmp_path, monkeypatch, capsys):
+    program = tmp_path / "00_mine.py"
+    program.write_text("args.batch_size, args.workers, args.precision")
+    options = step_options("A program.", program, ["--device", "cpu"], defaults)
+    assert (options.model, options.image_size, options.batch_size) == ("small", 16, 16)
+    assert options.logdir == tmp_path / "default"
+    assert step_options("A program.", program, ["--device", "cpu", "--model", "large"], defaults).image_size == 8
+    assert step_options("A program.", program, ["--device", "cpu", "--quick"], defaults).image_size == 4
+    assert step_options("A program.", program, ["--device", "cpu", "--batch-size", "3"], defaults).batch_size == 3
+    monkeypatch.setattr("common.device.checked_device", lambda name: "cuda")
+    options = step_options("A program.", program, [], defaults)
+    assert (options.model, options.image_size, options.batch_size) == ("large", 32, 128)
+    with pytest.raises(SystemExit):
+        step_options("A program.", program, ["--help"], defaults)
+    words = " ".join(capsys.readouterr().out.split())
+    for text in ("large or small (default: large on a GPU, small on a CPU)", "128 on a GPU, 16 on a CPU"):
+        assert text in words
+    assert "32 on a GPU; on a CPU 16, 8 with another --model, 4 with --quick" in words
+    assert "from step" not in words
+
+
+def test_a_flag_that_a_lab_does_not_take_is_refused_and_has_its_default(defaults, tmp_path):
+    program = tmp_path / "00_mine.py"
+    program.write_text("")
+    without = replace(defaults, without=("--download",))
+    assert step_options("A program.", program, ["--device", "cpu"], without).download is False
+    with pytest.raises(SystemExit):
+        step_options("A program.", program, ["--download"], without)
+
+
+def test_a_studys_folder_is_its_own_in_the_log_folder(options, tmp_path):
+    assert options.logdir == tmp_path / "labs" / "mine"
+    assert options.logdir.is_dir()
+    assert (options.model, options.batch_size, options.quick) == ("small", 16, True)
+
+
+def test_a_measurement_is_a_process_of_its_own_and_is_kept(options, program, capsys):
+    first = Measuring("mine", options, program)
+    assert first.measure("squared", number=3, count="x") == {"square": 9, "model": "small"}
+    again = Measuring("mine", options, program)  # as after a cut
+    assert again.measure("squared", number=3, count="x") == {"square": 9, "model": "small"}
+    assert again.measure("squared", number=4, count="y")["square"] == 16
+    assert (options.logdir / "calls").read_text() == "xy"
+    assert "kept of an earlier call" in capsys.readouterr().out
+
+
+FAILURES = {
+    "refused": "the data is gone",
+    "defect": "ValueError: a defect",
+    "crash": "its process ended with code 7|no message",
+}
+
+
+@pytest.mark.parametrize(("what", "why"), FAILURES.items())
+def test_what_cannot_be_measured_says_why_and_is_tried_again(options, program, what, why):
+    measuring = Measuring("mine", options, program)
+    with pytest.raises(NotMeasured, match=why):
+        measuring.measure(what)
+    assert measuring.kept.values == {}
+
+
+def result(options, program, **tables):
+    claims = [
+        Claim("faster", "Half precision is faster.", 1.4, 1.3, 1.5, True),
+        Claim("b", "B.", None, None, None, None),
+    ]
+    return Measuring("mine", options, program).study(tables, claims, ["no GPU: nothing waits"])
+
+
+def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, program):
+    measuring = Measuring("mine", options, program)
+    measuring.measure("squared", number=2)
+    assert path_of(options.logdir, "mine", options.quick).exists()
+    study = result(options, program, speed=[{"workers": 0, "step ms": 104.0, "ratio": Ratio(1.4, 1.3, 1.5, 3)}])
+    report(study, options)
+    path = options.logdir / "study.json"
+    value = json.loads(path.read_text())
+    assert {"schema", "lab", "device", "environment", "started", "tables", "claims"} <= set(value)
+    assert value["schema"] == 1
+    assert value["lab"] == "mine"
+    assert value["claims"][0] == {
+        "id": "faster", "text": "Half precision is faster.", "value": 1.4, "low": 1.3, "high": 1.5, "holds": True,
+    }  # fmt: skip
+    ratio = {"ratio": 1.4, "low": 1.3, "high": 1.5, "rounds": 3}
+    assert value["tables"] == {"speed": [{"workers": 0, "step ms": 104.0, "ratio": ratio}]}
+    assert read(path) == study
+    assert not path_of(options.logdir, "mine", options.quick).exists()
+
+
+def test_a_study_that_cannot_be_written_loses_nothing(options, program, monkeypatch):
+    measuring = Measuring("mine", options, program)
+    measuring.measure("squared", number=2)
+
+    def full(path, value):
+        raise InputError("cannot write: no space left")
+
+    study = result(options, program)
+    monkeypatch.setattr(record, "write_json", full)
+    with pytest.raises(InputError, match="no space left"):
+        report(study, options)
+    assert len(Measuring("mine", options, program).kept.values) == 1
+
+
+def test_a_smoke_run_does_not_replace_a_whole_study(options, program, defaults, tmp_path):
+    again = ["--logdir", str(tmp_path), "--device", "cpu", "--quick"]
+    report(result(options, program), options)  # a smoke run's
+    lab_options("A lab.", "mine", defaults, again)
+    report(replace(result(options, program), quick=False), options)
+    with pytest.raises(InputError, match=r"--quick would replace the whole study in .*study\.json: .*--logdir"):
+        lab_options("A lab.", "mine", defaults, again)
+    lab_options("A lab.", "mine", defaults, again[:-1])
+    (options.logdir / "study.json").write_text("{")
+    lab_options("A lab.", "mine", defaults, again)
+
+
+@pytest.mark.parametrize("text", ["{", '{"schema": 2}', '{"schema": 1, "lab": 3}'])
+def test_a_broken_file_is_refused_by_name(tmp_path, text):
+    path = tmp_path / "study.json"
+    path.write_text(text)
+    with pytest.raises(InputError, match=r"study\.json"):
+        read(path)
+
+
+def test_tables_claims_and_notes_are_printed(options, program):
+    rows = [{"workers": 0, "step ms": 104.04, "how": "[plain]"}, {"workers": 8, "step ms": None, "how": "b"}]
+    out = io.StringIO()
+    study = result(options, program, by_workers=rows, empty=[], timeline=[{"operator": 977}] * 41)
+    show(study, Console(file=out, width=200))
+    printed = out.getvalue()
+    assert "41 rows: in the file" in printed
+    assert "977" not in printed
+    assert "by workers" in printed
+    assert "empty" not in printed
+    assert "[plain]" in printed
+    assert "Half precision is faster.  1.4 (1.3 to 1.5)  holds" in printed
+    assert [line.split() for line in printed.splitlines() if line.startswith("B.")] == [["B.", "-", "inconclusive"]]
+    assert "No GPU: nothing waits." in printed
+
+
+CELLS = [
+    (None, "-"), (True, "yes"), (128, "128"), (1.23456, "1.23"), (44512.3, "44512"), (0.000123, "0.000123"),
+    (asdict(Ratio(1.4, 1.3, 1.5, 3)), "1.40x (1.30-1.50)"), (asdict(Ratio(1.4, 0.9, 1.9, 3)), "~1.40x (0.90-1.90)"),
+    (asdict(Mean(0.5, 0.25, 0.75, 3)), "0.5 (0.25 to 0.75)"), (asdict(Mean(0.5, None, None, 1)), "0.5"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("value", "text"), CELLS)
+def test_a_cell_shows_three_digits_and_intervals(value, text):
+    assert cell_text(value) == text
+
+
+def test_reading_a_study_needs_no_torch(tmp_path):
+    finished = run_program("-c", "import sys, labs.shared.study; print('torch' in sys.modules)")
+    assert finished.stdout.strip() == "False"
+
+
+def test_several_measurements_come_in_their_order_and_what_failed_is_none(options, program):
+    measuring = Measuring("mine", options, program)
+    settings = [{"number": number, "count": "x"} for number in (4, 2, 3)]
+    assert [answer["square"] for answer in measuring.several("squared", settings, processes=2)] == [16, 4, 9]
+    assert measuring.several("refused", [{}, {}], processes=2) == [None, None]
+    assert len(Measuring("mine", options, program).kept.values) == 3

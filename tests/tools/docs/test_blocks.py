@@ -1,0 +1,245 @@
+"""The blocks of the pages: from this project's record of a CPU, from a made-up GPU's, and from broken ones."""
+
+import json
+import re
+import shutil
+from dataclasses import asdict, replace
+
+import pytest
+from support import CPU_RECORD, ROOT, make_limit, make_result
+
+from studies.study import STUDIES
+from tools.docs import figures, first_picture, interactive, pages, recorded
+from tools.docs.blocks import BLOCKS, study
+from tools.docs.blocks.step import same_round
+from tools.docs.recorded import Course
+from walkthrough.compare import gpu_memory, published
+from walkthrough.compare.compare import Row
+from walkthrough.compare.statistics import SAME
+from walkthrough.memory.record import GPUS
+from walkthrough.results import result
+from walkthrough.results.errors import InputError
+
+pytestmark = pytest.mark.xdist_group("course")
+DOCS = ROOT / "docs"
+GPU = "made-up-gpu"
+CAPTIONS = "<!-- begin number 01_amp -->\n<!-- end -->\n<!-- begin change 00_baseline 01_amp -->\n<!-- end -->\n"
+
+
+def page(name):
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def test_the_diff_on_a_page_is_that_of_the_files():
+    block = BLOCKS["diff"](None, "01_amp", "02_bigger_batch")
+    removed = [line[1:] for line in block.splitlines() if line.startswith("-") and not line.startswith("---")]
+    added = [line[1:] for line in block.splitlines() if line.startswith("+") and not line.startswith("+++")]
+    old, new = ((ROOT / "steps" / f"{name}.py").read_text(encoding="utf-8") for name in ("01_amp", "02_bigger_batch"))
+    assert "batch_size=32" in "".join(removed)
+    assert all(f"{line}\n" in old and f"{line}\n" not in new for line in removed)
+    assert all(f"{line}\n" in new and f"{line}\n" not in old for line in added)
+    assert "Idea" not in block  # the docstrings are not part of it
+
+
+def test_the_originals_figures_agree_with_each_other():
+    for row in published.PUBLISHED.values():
+        assert row.batch_size / row.step_ms * 1e3 == pytest.approx(row.images_per_second, rel=0.005)
+        assert row.images_per_second / published.PUBLISHED["00_baseline"].images_per_second == pytest.approx(
+            row.relative, abs=0.01
+        )
+
+
+def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
+    assert [shown.folder.name for shown in gpu_course.records] == [GPU, CPU_RECORD]
+    text = pages.filled(page("04_loading.md"), gpu_course)
+    assert "no GPU recorded" not in text
+    assert text.count("*Measured: [made-up GPU](../logs/reference/made-up-gpu/README.md), ") == 1
+    assert "*[made-up GPU](../logs/reference/made-up-gpu/README.md).*" in text
+    assert "figures/made-up-gpu/idle.svg" in BLOCKS["figure"](gpu_course, "idle")
+    assert "**1.25x (" in text  # 500 images/s after 400
+    assert "with the 95 % interval of one round: faster." in text
+    assert "GPU 0: busy 40.0%, SMs at work 35.0%, Tensor Cores 25.0%." in text
+    assert "10.5 GB/s" in BLOCKS["transfers"](gpu_course)
+    assert BLOCKS["ladders"](gpu_course).count("### ") == 2
+    assert "sgemm" in BLOCKS["busiest"](gpu_course, "00_baseline")
+
+
+def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tmp_path):
+    docs = tmp_path / "clone" / "docs"
+    docs.mkdir(parents=True)
+    for path in DOCS.glob("*.md"):
+        shutil.copy(path, docs)
+    shutil.copy(ROOT / "README.md", docs.parent)
+    files = pages.contents(docs, gpu_records)
+    assert docs / "figures" / GPU / "idle.svg" in files
+    assert docs / "figures" / CPU_RECORD / "ladder.svg" in files
+    assert "made-up GPU" in files[docs.parent / "README.md"]
+    assert "made-up GPU" in files[docs / "predicted.md"]
+
+
+def test_a_cpus_record_is_labelled_as_one(course):
+    of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
+    text = BLOCKS["machine"](of_cpu)
+    assert "2 CPU cores" in text
+    assert "(no GPU recorded yet)" in text
+    assert "\n" not in text
+    assert "CPU cores, " in BLOCKS["number"](of_cpu, "01_amp")
+    assert pages.filled(CAPTIONS, of_cpu).count("(no GPU recorded yet)") == 1
+    assert pages.filled(CAPTIONS, of_cpu).count("README.md), CPU.*") == 1
+    assert "published traces" in BLOCKS["figure"](of_cpu, "idle")
+
+
+def test_a_profile_lists_three_pieces_of_advice_and_the_reason_of_the_first(course):
+    of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
+    shown = next(step for step, advised in of_cpu.shown.advised.items() if len(advised.advice) > 3)
+    advice = of_cpu.shown.advised[shown].advice
+    text = BLOCKS["profile"](of_cpu, shown)
+    lines = [line for line in text.splitlines() if line.startswith("- ")]
+    assert [line.removeprefix("- ").partition(" (")[0] for line in lines] == [piece.title for piece in advice[:3]]
+    assert advice[0].why in lines[0]
+    assert not any(piece.why in text for piece in advice[1:])
+    assert f"`explain` prints the evidence of each, `--all` {len(advice) - 3} more." in text
+
+
+def test_transfers_have_columns_of_copies_where_a_trace_shows_one(course, gpu_course):
+    of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
+    text = BLOCKS["transfers"](of_cpu)
+    assert "no copy" not in text
+    assert "bandwidth" not in text
+    assert "No trace shows a copy to a device." in text
+    assert "copied per step" in BLOCKS["transfers"](gpu_course)
+
+
+def test_every_study_has_blocks_that_name_its_command_where_it_was_not_recorded(gpu_course):
+    assert set(study.COMMANDS) == set(STUDIES)
+    texts = [block(gpu_course) for block in study.BLOCKS]
+    for command in study.COMMANDS.values():
+        assert f"*Not recorded on made-up GPU: `python -m walkthrough {command}`.*" in texts
+    assert all("Not recorded" in text for text in texts)
+    assert "No roofline" in BLOCKS["figure"](gpu_course, "roofline")
+    assert "% of limit" not in BLOCKS["number"](gpu_course, "01_amp")
+
+
+def test_a_limit_beside_a_ladder_gives_its_tables_and_each_steps_share_of_it(own_gpu_records):
+    limit = make_limit(device="made-up GPU")  # 400 images/s
+    result.write_json(own_gpu_records / GPU / "limit.json", asdict(limit))
+    course = Course(recorded.records(own_gpu_records))
+    assert "| 400.0 |" in BLOCKS["limit-speeds"](course)
+    assert "| convolution | 3 |" in BLOCKS["limit-groups"](course)
+    row = next(line for line in BLOCKS["number"](course, "01_amp").splitlines() if line.startswith("| `01_amp`"))
+    speed = course.shown.row("01_amp").result.samples_per_second.median
+    assert row.endswith(f"| {speed / 400:.0%} |")
+    assert "% of limit" in BLOCKS["ladders"](course)
+    assert "convolution" in BLOCKS["figure"](course, "roofline")
+
+
+def test_first_steps_are_those_of_the_first_run(own_gpu_records):
+    folder = own_gpu_records / GPU / "13_compile" / "runs"
+    first = result.read_result(folder / "1.json")
+    result.write_result(folder / "1.json", replace(first, first_step_seconds=71.04))
+    result.write_result(folder / "2.json", replace(first, first_step_seconds=7.0))
+    table = BLOCKS["first-steps"](Course(recorded.records(own_gpu_records)))
+    assert "| `13_compile` | 71.0 | 0.32 |" in table
+    assert "| `00_baseline` | 1.5 | 0.32 |" in table
+
+
+def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
+    needs = {"05_pinned_memory": "a GPU", "06_prefetch_stream": "a GPU", "16_data_parallel": "a second process"}
+    for step, need in needs.items():
+        for file in ("result.json", "runs/1.json"):
+            path = own_gpu_records / GPU / step / file
+            result.write_json(path, result.read_json(path) | {"needs": need})
+    course = Course(recorded.records(own_gpu_records))
+    assert "| needs a GPU |" in next(row for row in BLOCKS["chapters"](course).splitlines() if "05_pinned" in row)
+    assert "**No effect on this device: it needs a GPU.**" in BLOCKS["number"](course, "05_pinned_memory")
+    number = BLOCKS["number"](course, "07_small_images")  # 800 images/s after 500
+    assert "| `04_multiprocess_loading` |" in number
+    assert "06_prefetch_stream" not in number
+    assert "**1.60x (" in number
+    assert "the images/s of `04_multiprocess_loading`, the last step before it with an effect here, " in number
+    assert "| `15_cuda_graphs` |" in BLOCKS["results"](course)  # the last that acts
+    shown = course.shown
+    assert len(shown.predictions) == len(shown.ladder.rows) - 1 - len(needs)
+    [pair] = [(row.before, row.gain.ratio) for row in shown.predictions if row.step == "07_small_images"]
+    assert pair == ("04_multiprocess_loading", pytest.approx(1.6, rel=0.01))
+    assert "05 pinned memory needs a GPU;" in figures.ladder(shown)[1]
+    assert "needs a second process" in first_picture.svg(course)
+    assert "15 cuda graphs" in first_picture.alternative_text(course)
+    [bar] = interactive.ladder(shown).data
+    assert dict(zip(bar.x, bar.y, strict=True))["06 prefetch stream<br>needs a GPU"] is None
+
+
+def test_text_out_of_a_record_stays_text(own_gpu_records):
+    for path in (own_gpu_records / GPU).glob("*/result.json"):
+        notes = ["A <!-- end --> B", "<img src=x>", "[x](../../../etc/hosts)"]
+        result.write_result(path, replace(result.read_result(path), notes=notes, device="<b>GPU</b> `x`"))
+    course = Course(recorded.records(own_gpu_records))
+    text = pages.filled(page("00_measuring.md"), course)
+    assert pages.filled(text, course) == text
+    outside_code = re.sub(r"`[^`\n]*`", "", text)
+    assert "<img" not in outside_code
+    assert "<b>" not in outside_code
+    assert not re.search(r"(?<!\\)\]\(\.\./\.\./\.\./etc", text)
+
+
+def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path, own_cpu_record):
+    with pytest.raises(InputError, match="no recorded ladder"):
+        recorded.records(tmp_path / "none")
+    (own_cpu_record / "01_amp" / "result.json").write_text("{")
+    with pytest.raises(InputError, match="not JSON"):
+        recorded.records(own_cpu_record.parent)
+
+
+def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_records):
+    names = [name for name in BLOCKS if name.startswith("gpu-memory")]
+    without = Course(recorded.records(own_gpu_records))
+    assert all(BLOCKS[name](without).startswith("*Not recorded: `python -m walkthrough fit") for name in names)
+    environment = without.shown.ladder.baseline.environment
+    sizes = dict.fromkeys(gpu_memory.KINDS, 0) | {"activations": 2_259_000_000}
+    settings = ("mobilenet_v2", 224, 32, "float32", 2_259_000_000, sizes, 2_400_000_000)
+    one = gpu_memory.Prediction("00_baseline", [], *settings, largest={str(GPUS["T4"]): 199})
+    fit = gpu_memory.Fit(1, gpu_memory.CONTEXT_BYTES, [one], {"01_amp": "why <b>"}, environment, "")
+    result.write_json(own_gpu_records / gpu_memory.FILE, asdict(fit))
+    course = Course(recorded.records(own_gpu_records))
+    assert "| `00_baseline` | allocated | 2.51 | 2.26 | -10.0% | 2.26 |" in BLOCKS["gpu-memory-published"](course)
+    assert "| `01_amp` | allocated | 1.32 | - | not predicted | - |" in BLOCKS["gpu-memory-published"](course)
+    assert "Allocated at the peak on made-up GPU" in BLOCKS["gpu-memory-measured"](course)
+    assert "| `00_baseline` | 2.51 | 2.26 | -10.0% |" in BLOCKS["gpu-memory-measured"](course)
+    assert "| `00_baseline` | 32 | float32 | 2.26 |" in BLOCKS["gpu-memory"](course)
+    assert "`01_amp` is not predicted: why &lt;b>." in BLOCKS["gpu-memory"](course)
+    assert "| `00_baseline` | 199 |" in BLOCKS["gpu-memory-largest"](course)
+    of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
+    assert "No GPU has been recorded yet" in BLOCKS["gpu-memory-measured"](of_cpu)
+
+
+def test_a_broken_study_is_refused(own_cpu_record):
+    limit = json.loads((own_cpu_record / "limit.json").read_text(encoding="utf-8"))
+    result.write_json(own_cpu_record / "limit.json", limit | {"flops_per_step": "many"})
+    with pytest.raises(InputError, match=r"limit\.json is broken"):
+        BLOCKS["limit-facts"](Course(recorded.records(own_cpu_record.parent)))
+
+
+def test_a_missing_trace_is_reported_and_its_tables_report_it(own_cpu_record, capsys):
+    next((own_cpu_record / "01_amp").glob("*.gz")).unlink()
+    course = Course(recorded.records(own_cpu_record.parent))
+    assert "cannot be read" in BLOCKS["profile"](course, "01_amp")
+    assert "cannot be read" in BLOCKS["busiest"](course, "01_amp")
+    assert "no memory events" in BLOCKS["top-allocations"](course, "01_amp")
+    assert "cannot be read" in BLOCKS["change"](course, "00_baseline", "01_amp")
+    assert "01_amp" in capsys.readouterr().err
+
+
+def test_a_figure_that_a_record_cannot_give_has_a_sentence_in_its_place(course, gpu_course):
+    for name, draw in figures.FIGURES.items():
+        for shown in (course, gpu_course):
+            text = BLOCKS["figure"](shown, name)
+            drawn = draw(shown.shown) or name == "idle"  # in its place others' traces are shown
+            assert text.startswith("![" if drawn else "*No ")
+
+
+def test_a_step_that_ran_in_one_round_is_compared_with_what_the_step_before_made_then():
+    before, row = Row(None, {1: [10.0, 30.0, 20.0], 2: [99.0]}, SAME, None), Row(None, {1: [5.0]}, SAME, None)
+    before = replace(before, result=make_result("04_multiprocess_loading"))
+    assert same_round(before, row) == "It ran in round 1 only, where `04_multiprocess_loading` made 20 images/s."
+    assert same_round(replace(before, rounds={1: [20.0]}), row) == ""  # nothing else to compare it with
+    assert same_round(before, replace(row, rounds={3: [5.0]})) == ""

@@ -1,0 +1,159 @@
+"""The course's pages: what is generated is up to date, marks are filled, chapters and links are whole."""
+
+import re
+
+import matplotlib
+import pytest
+from support import NAMES, ROOT, assert_refused, run_program
+
+from tools.docs import pages
+from tools.docs.blocks import mysteries
+from tools.docs.blocks.page import FOOT, measured, measured_again
+from walkthrough.results.errors import InputError
+
+pytestmark = pytest.mark.xdist_group("course")  # the records are read once
+DOCS = ROOT / "docs"
+LABS = sorted(DOCS.glob("labs/*.md"))
+PAGES = sorted(DOCS.glob("*.md")) + LABS
+CHAPTERS = [page for page in PAGES if page.name[:2].isdecimal()]
+
+
+def read(path):
+    return path.read_text(encoding="utf-8")
+
+
+def texts_of(svg):
+    return sorted(re.findall(r"<text[^>]*>([^<]*)</text>", svg))
+
+
+def test_every_table_figure_and_page_of_a_record_is_up_to_date(generated):
+    out_of_date = pages.stale(generated)
+    drawn_with = re.findall(r"^matplotlib==([\d.]+)", read(ROOT / "requirements.lock"), re.MULTILINE)[-1]
+    if matplotlib.__version__ != drawn_with:  # Python 3.10 has an older one: the same figure, with another structure
+        out_of_date = [
+            path
+            for path in out_of_date
+            if path.suffix != ".svg" or texts_of(read(path)) != texts_of(generated.get(path, ""))
+        ]
+    assert [path.relative_to(ROOT).as_posix() for path in out_of_date] == [], "run `make docs-figures`"
+
+
+def test_what_is_out_of_date_is_named_and_what_is_not_generated_any_more_is_removed(tmp_path):
+    (tmp_path / "figures").mkdir()
+    page, gone, current = tmp_path / "page.md", tmp_path / "figures" / "gone.svg", tmp_path / "current.md"
+    page.write_text("old")
+    gone.write_text("<svg/>")
+    current.write_text("same")
+    files = {page: "new", current: "same", tmp_path / "figures" / "new.svg": "<svg/>"}
+    changed = [page, gone, tmp_path / "figures" / "new.svg"]
+    assert pages.stale(files, tmp_path) == sorted(changed)
+    assert pages.write(files, tmp_path) == sorted(changed)
+    assert page.read_text() == "new"
+    assert not gone.exists()
+    assert pages.stale(files, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("new", "out_of_date"),
+    [
+        ('<svg><path d="M 1.003 2"/><text>a</text></svg>', False),  # as another CPU rounds it
+        ('<svg><path d="M 1.1 2"/><text>a</text></svg>', True),
+        ('<svg><path d="M 1 2"/><text>b</text></svg>', True),
+        ('<svg><path d="M 1 2"/><path d="M 1 2"/><text>a</text></svg>', True),
+    ],
+)
+def test_a_figure_is_out_of_date_by_its_texts_structure_and_coordinates_not_by_its_last_digits(
+    tmp_path, new, out_of_date
+):
+    figure = tmp_path / "figures" / "figure.svg"
+    figure.parent.mkdir()
+    figure.write_text('<svg><path d="M 1 2"/><text>a</text></svg>')
+    assert bool(pages.stale({figure: new}, tmp_path)) == out_of_date
+
+
+def test_the_text_around_the_marks_is_left_alone(course):
+    text = "before\n<!-- begin foot -->\nwhatever\n<!-- end -->\nafter\n"
+    assert pages.filled(text, course) == f"before\n<!-- begin foot -->\n\n{FOOT}\n\n<!-- end -->\nafter\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!-- begin nonsense -->\n<!-- end -->", "no block 'nonsense'"),
+        ("<!-- begin foot -->\n", "mark without its partner"),
+        ("<!-- begin Foot! -->\n<!-- end -->", "mark without its partner"),
+        ("<!-- begin figure nonsense -->\n<!-- end -->", "cannot be made"),
+        ("<!-- begin number -->\n<!-- end -->", "cannot be made"),
+        ("<!-- begin diff 00_baseline 99_none -->\n<!-- end -->", "99_none"),
+    ],
+)
+def test_a_mark_that_cannot_be_filled_is_named_with_its_page(course, text, message):
+    with pytest.raises(InputError, match=message):
+        pages.filled(text, course, "page.md")
+
+
+def test_the_command_refuses_other_options():
+    assert_refused(run_program("-m", "tools.docs", "--nonsense"), "--nonsense", "--check")
+
+
+@pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
+def test_a_chapter_has_its_beat_an_exercise_and_names_the_source_of_its_figures(page):
+    text = read(page)
+    assert FOOT in text
+    assert re.search(r"<summary>Answer</summary>\n\n.+?</details>", text, re.DOTALL)
+    if page != CHAPTERS[0]:  # the opening has nothing to predict yet
+        assert text.partition("\n## Exercise\n")[2].lstrip().startswith("**Write your bound.**")
+        assert "](log.md)" in text
+    if page not in (CHAPTERS[0], *CHAPTERS[-2:]):  # the opening, the limit, what matters
+        step = NAMES[int(page.name[:2])]
+        heads = ["What the profile shows", "What we suspect", "The change", "The number", "Reading the new trace"]
+        heads += ["When it does not help", "Exercise"]
+        sections = re.findall(r"^## (.+)$", text, re.MULTILINE)
+        assert [section for section in sections if section in heads] == heads
+        before = NAMES[int(page.name[:2]) - 1]
+        blocks = [f"diff {before} {step}", f"number {step}", f"change {before} {step}"]
+        if page != CHAPTERS[1]:  # the baseline's profile stands in the opening
+            blocks.append(f"profile {before}")
+        for block in blocks:
+            assert f"<!-- begin {block} -->" in text
+
+
+def test_the_machine_stands_on_the_index_and_the_table_of_transfers_in_one_chapter():
+    assert [page.name for page in PAGES if "<!-- begin machine -->" in read(page)] == ["index.md"]
+    assert [page.name for page in PAGES if "<!-- begin transfers -->" in read(page)] == ["03_host_to_device_copy.md"]
+
+
+@pytest.mark.parametrize("page", CHAPTERS[:-2], ids=lambda page: page.stem)
+def test_a_page_names_the_whole_machine_at_its_first_measured_table_only(course, page):
+    whole, short = measured(course), measured_again(course)
+    text = pages.filled(read(page), course)
+    assert text.count(whole) == 1
+    assert short not in text.partition(whole)[0]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "README.md", ROOT / "CONTRIBUTING.md"], ids=lambda page: page.stem)
+def test_links_and_figures_of_a_page_exist_and_have_alternative_text(page):
+    text = re.sub(r"```.*?```", "", read(page), flags=re.DOTALL)
+    for image, label, target in re.findall(r"(!?)\[([^\]]*)\]\(([^)\s]+)\)", text):
+        if not target.startswith(("http://", "https://", "#")):
+            assert (page.parent / target.partition("#")[0]).exists(), target
+        assert not image or len(label) > 40, target
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- begin" in read(page)], ids=lambda page: page.stem)
+def test_a_page_with_generated_parts_names_the_commands_at_its_foot(page):
+    name, foot = ("mysteries-foot", mysteries.FOOT) if page.stem == "mysteries" else ("foot", FOOT)
+    assert read(page).endswith(f"<!-- begin {name} -->\n\n{foot}\n\n<!-- end -->\n")
+
+
+def test_each_step_has_its_chapter_and_every_page_is_in_the_sites_list():
+    assert len(CHAPTERS) == len(NAMES) + 2
+    config = read(ROOT / "mkdocs.yml")
+    for page in PAGES:
+        assert page.relative_to(DOCS).as_posix() in config
+
+
+def test_every_test_that_a_page_names_exists():
+    names = {name for page in [*PAGES, ROOT / "README.md"] for name in re.findall(r"`(test_\w+)`", read(page))}
+    tests = "".join(read(path) for path in (ROOT / "tests").rglob("test_*.py"))
+    assert {name for name in names if f"def {name}(" not in tests} == set()

@@ -1,0 +1,238 @@
+"""The mystery traces: they show what the page's answers say, and give nothing away; the fixed programs train alike."""
+
+import gzip
+import json
+import re
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from support import ROOT, assert_refused, run_program
+
+from tools.docs import mysteries
+from tools.docs.blocks import BLOCKS
+from tools.docs.blocks.mysteries import EVIDENCE
+from walkthrough.advice.gains import advise
+from walkthrough.results import privacy
+from walkthrough.results.errors import InputError
+from walkthrough.trace.analysis import analyze
+
+each = pytest.mark.parametrize("name", mysteries.NAMES)
+GIVEAWAYS = re.compile(r"augment|cache|sync|fixed|mystery|slow", re.IGNORECASE)
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return {name: analyze(mysteries.trace_of(name)) for name in mysteries.NAMES}
+
+
+@pytest.fixture(scope="module")
+def counts(shown):
+    """{mystery: {operator: how many per step}}"""
+    return {
+        name: {item.name: item.count / len(one.steps.names) for item in one.operators} for name, one in shown.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return {name: gzip.decompress(mysteries.trace_of(name).read_bytes()).decode() for name in mysteries.NAMES}
+
+
+@each
+def test_a_trace_is_small_whole_and_of_steps_that_are_alike_in_what_they_do(shown, name):
+    assert mysteries.trace_of(name).stat().st_size <= 300_000
+    assert len(shown[name].steps.names) == mysteries.TRACED_STEPS.get(name, 3)
+    assert shown[name].trace.warnings == []
+    assert shown[name].trace.recording.happenings == []
+    assert len(shown[name].trace.recording.untraced_step_ms) == mysteries.TRACE_WARMUP - 1
+
+
+@each
+def test_a_trace_gives_nothing_away_and_names_no_machine(texts, name):
+    assert GIVEAWAYS.findall(texts[name]) == []
+    assert privacy.scrubbed(json.loads(texts[name])) == json.loads(texts[name])
+    assert [own for own in privacy.own_names() if privacy.holds_name(texts[name].encode(), own)] == []
+
+
+def test_trace_a_calls_many_operators_for_each_row_of_each_image_in_the_loader(shown, counts):
+    assert counts["a"]["aten::roll"] == 16 * 24  # images in a batch, rows of an image
+    assert shown["a"].steps.mean_breakdown_us["dataloader"] > 0.5 * shown["a"].steps.mean_us
+    figures = dict(EVIDENCE["a"](shown["a"]).figures)
+    per_step, per_image = map(int, re.findall(r"\d+", figures["operators inside the bar"]))
+    assert per_step // 16 == per_image > 10 * 24
+
+
+def test_trace_b_computes_the_spectrograms_of_a_whole_batch_in_a_later_epoch(shown, counts):
+    recording = shown["b"].trace.recording
+    assert 2 * recording.steps_per_epoch < mysteries.TRACE_WARMUP
+    assert recording.samples_per_step == 32
+    assert 0.9 * 32 < counts["b"]["aten::_fft_r2c"] <= 32
+
+
+def test_trace_c_waits_in_every_second_step(shown):
+    evidence = EVIDENCE["c"](shown["c"])
+    waits = [int(ms) for ms in dict(evidence.figures)["waits for the loader, ms, step by step"].split(", ")]
+    long, short = sorted((waits[::2], waits[1::2]), key=sum, reverse=True)
+    assert min(long) > 5 * max(short)
+    assert shown["c"].trace.recording.loaders[0].num_workers == 2
+    workers = int(dict(evidence.figures)["workers that hide the loading, *L / S*"].split()[-1])
+    assert 2 < workers <= 8  # as many as the fixed program has
+
+
+def test_trace_d_reads_a_value_of_each_parameter(counts):
+    parameters = 32 * 4 + 2
+    for name in ("aten::is_nonzero", "aten::isfinite", "torch::autograd::AccumulateGrad"):
+        assert counts["d"][name] == parameters
+
+
+def test_trace_e_does_the_same_for_each_column(counts):
+    assert counts["e"]["aten::embedding"] == counts["e"]["aten::embedding_dense_backward"] == 64
+
+
+@each
+def test_what_explain_says_is_not_the_whole_answer(shown, name):
+    words = {
+        "a": r"roll|\brows?\b|single operators",
+        "b": r"fft|again|cache",
+        "c": r"more workers|num_workers=\d",
+        "d": r"is_nonzero|\.item|synchronis|finite",
+        "e": r"embedding|column",
+    }
+    one = advise(shown[name])
+    text = " ".join(
+        [one.verdict, *(item.title + item.why for item in one.advice), *(item.what for item in one.findings)]
+    )
+    assert one.advice
+    assert not re.search(words[name], text)
+
+
+@each
+def test_the_command_of_the_page_reads_a_trace(name):
+    finished = run_program("-m", "walkthrough", "explain", f"docs/mysteries/{name}", cwd=ROOT)
+    assert finished.returncode == 0
+    assert "More: --all" in " ".join(finished.stdout.split())
+
+
+@pytest.mark.parametrize("name", [name for name in mysteries.NAMES if name != "c"])
+def test_the_fixed_program_prints_the_same_losses(run_here, name):
+    before, after = (run_here(mysteries.program(name, fixed), "--epochs", "2") for fixed in (False, True))
+    assert before.returncode == after.returncode == 0
+    losses = [re.findall(r"epoch \d: loss (\d\.\d{6})\n", one.stdout) for one in (before, after)]
+    assert len(losses[0]) == 2
+    assert losses[0] == pytest.approx(losses[1]) if name == "d" else losses[0] == losses[1]
+
+
+def test_more_workers_leave_the_losses_as_they_are():
+    before, after = (run_program(mysteries.program("c", fixed), "--epochs", "1") for fixed in (False, True))
+    assert before.returncode == after.returncode == 0, after.stderr
+    assert before.stdout == after.stdout
+    assert before.stdout.startswith("epoch 0: loss 2.")
+
+
+@each
+def test_a_fix_is_a_few_lines(name):
+    lines = BLOCKS["mystery-fix"](None, name).splitlines()
+    changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    assert 2 <= len(changed) <= 6
+
+
+def test_an_answer_shows_the_measured_gain_and_says_where_there_is_none(monkeypatch):
+    ratio = mysteries.Gain([1.0, 2.0], [2.0, 4.0], 2.0, 1.5, 2.5, 2)
+    environment = SimpleNamespace(cpu="Some CPU", cores=4, torch="2.15.0")
+    measured = mysteries.Measured(1, environment, "2026-11-23T20:00:00+00:00", 0.1, 100, {}, {"a": ratio})
+    monkeypatch.setattr(mysteries, "read_measured", lambda: measured)
+    assert "**2.00x (1.50-2.50)**, 2 rounds" in BLOCKS["mystery"](None, "a")
+    assert "not measured" in BLOCKS["mystery"](None, "b")
+    assert "Some CPU, 4 CPU cores, torch 2.15.0, 2 rounds of 100 steps" in BLOCKS["mysteries-machine"](None)
+    monkeypatch.setattr(mysteries, "read_measured", lambda: None)
+    assert "No gain was measured" in BLOCKS["mysteries-machine"](None)
+
+
+def test_what_was_measured_is_of_these_programs():
+    measured = mysteries.read_measured()
+    assert measured.programs == mysteries.checksums()
+    assert list(measured.gains) == list(mysteries.NAMES)
+    for gain in measured.gains.values():
+        assert len(gain.before) == len(gain.after) == gain.rounds >= 2
+        assert gain.low < gain.ratio < gain.high
+
+
+def test_gains_are_read_from_the_timed_rounds(monkeypatch):
+    asked = []
+
+    def run(command, *words):
+        asked.append((command, words[-3:]))
+        ratio = {"ratio": 2.0, "low": 1.9, "high": 2.1, "rounds": 2, "resolved": True}
+        return json.dumps({"steps_per_second": {"A": [1.0, 1.0], "B": [2.0, 2.0]}, "ratio": ratio})
+
+    monkeypatch.setattr(mysteries, "_run", run)
+    measured = mysteries.measure(rounds=2, steps=5)
+    assert list(measured.gains) == list(mysteries.NAMES)
+    assert str(measured.gains["e"].as_ratio) == "2.00x (1.90-2.10)"
+    assert measured.programs == mysteries.checksums()
+    programs = "docs/mysteries/programs/b.py", "--versus", "docs/mysteries/programs/b_fixed.py"
+    assert asked[1] == ("time", programs)
+
+
+def test_a_recorded_trace_is_without_paths_hosts_and_what_nothing_reads():
+    event = {"name": "aten::add", "args": {"Ev Idx": 1, "Input Dims": [[2]]}}
+    python = {"name": "python", "args": {"labels": "/home/somebody/train.py"}}
+    trace = {"host_name": "host", "traceName": "/tmp/x", "schemaVersion": 1, "traceEvents": [event, python]}
+    events = [{"name": "aten::add", "args": {"Input Dims": [[2]]}}, {"name": "python", "args": {"labels": "…"}}]
+    assert mysteries.cleaned(trace) == {"schemaVersion": 1, "traceEvents": events}
+
+
+@pytest.mark.thorough
+def test_a_trace_is_recorded_anew(monkeypatch, tmp_path):
+    monkeypatch.setattr(mysteries, "FOLDER", tmp_path)
+    assert analyze(mysteries.record_trace("e")).steps.names == ["1", "2", "3"]
+
+
+def test_a_program_that_fails_is_named(monkeypatch):
+    done = SimpleNamespace(returncode=1, stdout=b"", stderr=b"some lines\nwhy it failed\n")
+    monkeypatch.setattr(mysteries.subprocess, "run", lambda *_, **__: done)
+    with pytest.raises(InputError, match=r"walkthrough time docs/mysteries/programs/a_fixed\.py failed: why it failed"):
+        mysteries.measure(rounds=2)
+
+
+def test_an_interrupted_measurement_leaves_the_earlier_one_as_it_is(monkeypatch, tmp_path):
+    earlier = tmp_path / "measured.json"
+    earlier.write_text("earlier", encoding="utf-8")
+
+    def run(command, *words):
+        if words[-1].endswith("c_fixed.py"):
+            raise InputError("c fails")
+        ratio = {"ratio": 2.0, "low": 1.9, "high": 2.1, "rounds": 2}
+        return json.dumps({"steps_per_second": {"A": [1.0, 1.0], "B": [2.0, 2.0]}, "ratio": ratio})
+
+    monkeypatch.setattr(mysteries, "MEASURED", earlier)
+    monkeypatch.setattr(mysteries, "_run", run)
+    with pytest.raises(SystemExit):
+        mysteries.main([])
+    assert earlier.read_text(encoding="utf-8") == "earlier"
+
+
+def test_the_traces_that_are_named_are_recorded(monkeypatch):
+    recorded = []
+    monkeypatch.setattr(mysteries, "record_trace", lambda name: recorded.append(name) or mysteries.trace_of(name))
+    mysteries.main(["--traces", "b"])
+    mysteries.main(["--traces"])
+    assert recorded == ["b", *mysteries.NAMES]
+
+
+def test_explain_reads_the_folder_of_mysteries_without_a_complaint():
+    done = run_program("-m", "walkthrough", "explain", "docs/mysteries", cwd=ROOT)
+    assert "traceEvents" not in done.stdout + done.stderr
+
+
+@each
+def test_a_trace_was_not_recorded_beside_other_programs(shown, name):
+    """Profiled steps take longer than those before them, unless those were slowed down."""
+    untraced_us = 1e3 * np.median(shown[name].trace.recording.untraced_step_ms)
+    steps = shown[name].steps
+    assert untraced_us <= 1.2 * np.median(steps.end - steps.start)
+
+
+def test_the_command_refuses_other_options():
+    assert_refused(run_program("-m", "tools.docs.mysteries", "--nonsense"), "--nonsense")

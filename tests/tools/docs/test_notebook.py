@@ -1,0 +1,65 @@
+"""The course as a notebook: committed as it was executed, and executed here again from scratch."""
+
+import os
+import re
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+from support import NAMES, ROOT
+
+from tools.docs.recorded import records
+from walkthrough.compare import markdown
+
+pytestmark = pytest.mark.xdist_group("notebook")
+NOTEBOOK = ROOT / "docs" / "walkthrough.ipynb"
+RUN = NAMES[:12]  # step 12 has no effect without a GPU, the later ones compile, which takes minutes
+PLOTLY = "application/vnd.plotly.v1+json"
+
+
+def outputs(notebook):
+    return [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+
+
+def assert_whole(notebook):
+    """Every cell was executed, in order, without an error; every step ran; tables and figures are there."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in cells] == list(range(1, len(cells) + 1))
+    assert not [output for output in outputs(notebook) if output.output_type == "error"]
+    text = "".join(output.get("text", "") for output in outputs(notebook))
+    for name in RUN:
+        assert re.search(rf"^{name}: \d+ images/s", text, re.MULTILINE)
+    shown = [output.data for output in outputs(notebook) if "data" in output]
+    assert sum("| `05_pinned_memory` |" in data.get("text/markdown", "") for data in shown) >= 2
+    figures = [data for data in shown if PLOTLY in data]
+    assert len(figures) == 7
+    assert all("<svg" in data["image/svg+xml"] and data[PLOTLY]["data"] for data in figures)
+
+
+def test_the_notebook_is_committed_executed_and_holds_nothing_of_the_machine_it_ran_on():
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    nbformat.validate(notebook)
+    assert_whole(notebook)
+    shown = records()[0]
+    table = markdown.ladder_table(shown.ladder)  # of what is recorded today
+    assert any(output.get("data", {}).get("text/markdown") == table for output in outputs(notebook)), (
+        "run `make docs-notebook`"
+    )
+    text = NOTEBOOK.read_text(encoding="utf-8")
+    assert not re.search(r"(?<![\w.])/(home|root|tmp|Users|work)/", text)
+    assert not re.search(r"\.\d{13}\.pt\.trace", text)  # a trace's name begins with the host's
+    assert len(text) < 1_000_000
+
+
+@pytest.mark.long
+@pytest.mark.thorough
+def test_the_notebook_runs_from_scratch(tmp_path, monkeypatch):
+    monkeypatch.setenv("WALKTHROUGH_LOGS", str(tmp_path / "logs"))
+    monkeypatch.setitem(os.environ, "HTTPS_PROXY", "http://127.0.0.1:9")  # a request to the internet fails at once
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    for cell in notebook.cells:
+        if cell.cell_type == "code":
+            cell.outputs, cell.execution_count = [], None
+    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(ROOT / "docs")}}).execute()
+    assert_whole(notebook)
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir() if path.is_dir()) == RUN

@@ -1,0 +1,75 @@
+"""Pairs of traces that others recorded: what is computed from them, and where it stands in the page."""
+
+import shutil
+
+import pytest
+from support import ROOT
+from support.trace_builder import TraceBuilder
+
+from tools.docs import others
+from walkthrough.results.errors import InputError
+
+SHARED = ROOT.parent / "shared" / "traces"
+
+
+def loading(wait, steps=(1000,) * 3, workers=False):
+    """A trace of steps (µs each), in which the loop waits for its batch first, while the GPU has nothing to do."""
+    builder, begin = TraceBuilder(), 0
+    loader = "_MultiProcessingDataLoaderIter" if workers else "_SingleProcessDataLoaderIter"
+    for number, length in enumerate(steps, start=5):
+        builder.step(number, begin, length)
+        if wait:
+            builder.loading(begin, wait, loader)
+        op = builder.op("aten::mm", begin + wait, 100)
+        builder.launch("volta_sgemm_128x64_nn", begin + wait + 10, 10, begin + wait + 30, length - wait - 50, op=op)
+        begin += length
+    return builder
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """A pair whose traces lie in `tmp_path`: workers gain 1000 / 800; one step of the second is far longer."""
+    loading(200).write(tmp_path / "one.json")
+    loading(0, (800, 800, 2000, 800), workers=True).write(tmp_path / "two.json")
+    sums = {path.name: number for number, path in others.traces_in(tmp_path).items()}
+    sides = (others.Traced(f"https://example.org/{name}", sums[name]) for name in ("one.json", "two.json"))
+    return others.Pair("a | made-up <pair>", "04_multiprocess_loading", *sides)
+
+
+def test_what_the_first_trace_predicts_stands_beside_what_the_second_shows(pair, tmp_path):
+    shutil.move(tmp_path / "one.json", tmp_path / "any name.json")
+    result = others.computed(pair, others.traces_in(tmp_path))
+    assert result.before.steps_us == {"5": 1000, "6": 1000, "7": 1000}
+    assert (result.after.outlying, result.after.typical_us) == (["7"], [800, 800, 800])
+    assert result.gpu == "Tesla V100"
+    row = result.prediction
+    assert row.predicted_gain == row.estimated_gain == pytest.approx(1.25)
+    assert (row.gain.ratio, row.estimate, row.outcome) == (pytest.approx(1.25), "inside", "within")
+
+    page = "\n".join(others.section(others.Others([result], "2026-01-02T03:04:05+00:00", "abc")))
+    assert r"a \| made-up &lt;pair>, steps 5 to 7, Tesla V100: [before](https://example.org/one.json)" in page
+    assert "| 1.25x | 1.25x | 1.25x (1.25-1.25) | within; estimate inside | 1.25x | each step waits 200 us" in page
+    assert "Computed on 2026-01-02 at commit abc" in page
+
+
+def test_a_trace_that_is_not_at_hand_is_named(pair, tmp_path):
+    (tmp_path / "two.json").unlink()
+    with pytest.raises(InputError, match=r"lacks the trace of https://example.org/two.json"):
+        others.computed(pair, others.traces_in(tmp_path))
+
+
+def test_no_pair_is_no_section(tmp_path):
+    assert others.section(others.read(tmp_path)) == []
+
+
+@pytest.mark.parametrize("recorded", others.read().pairs, ids=lambda pair: pair.before.sha256[:8])
+def test_a_recorded_pair_is_what_its_traces_show(recorded):
+    traces = others.traces_in(SHARED)
+    if not {recorded.before.sha256, recorded.after.sha256} <= set(traces):
+        pytest.skip("its traces are not in ../shared/traces")
+    computed = others.computed(recorded, traces)
+    assert computed.before == recorded.before and computed.after == recorded.after
+    assert computed.advice and recorded.advice
+    assert computed.advice.predicted_gain == pytest.approx(recorded.advice.predicted_gain)
+    assert computed.advice.estimated_gain == pytest.approx(recorded.advice.estimated_gain)
+    assert (computed.advice.why, computed.gpu) == (recorded.advice.why, recorded.gpu)

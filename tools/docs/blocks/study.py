@@ -1,0 +1,164 @@
+"""Blocks about studies, where they were recorded: the tables that the commands print."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TypeVar, cast
+
+from rich.table import Table
+from rich.text import Text
+
+from studies.ablation import view as ablation_view
+from studies.ablation.effects import interactions
+from studies.ablation.record import Ablation
+from studies.input import view as input_view
+from studies.input.record import InputLimit
+from studies.limit import view as limit_view
+from studies.limit.record import Limit
+from studies.overhead import view as overhead_view
+from studies.overhead.record import Overhead
+from studies.study import Study
+from studies.sweep import view as sweep_view
+from studies.sweep.record import Sweep
+from tools.docs.blocks.page import measured_again
+from tools.docs.recorded import Course
+from walkthrough.compare import markdown
+from walkthrough.compare.markdown import escaped
+
+COMMANDS = {  # of the studies
+    "limit": "limit",
+    "input": "limit --input",
+    "ablation": "ablate",
+    "overhead": "overhead",
+    "sweep": "sweep",
+}
+S = TypeVar("S", bound=Study)
+
+
+def shows(study: str) -> Callable[[Callable[[S], list[str]]], Callable[[Course], str]]:
+    """Make a block of a function that writes the paragraphs about a study's result.
+
+    study: its name in `studies.study.STUDIES`. Where it was not recorded, the block names the command that measures it.
+    """
+
+    def block_of(paragraphs: Callable[[S], list[str]]) -> Callable[[Course], str]:
+        @wraps(paragraphs)
+        def block(course: Course) -> str:
+            result = course.shown.study(study)
+            if result is None:
+                device = escaped(course.shown.ladder.baseline.device)
+                return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[study]}`.*"
+            text = "\n\n".join(paragraphs(cast("S", result)))
+            return f"{text}\n\n{measured_again(course)}" if "|--" in text else text
+
+        return block
+
+    return block_of
+
+
+@shows("limit")
+def limit_speeds(limit: Limit) -> list[str]:
+    """How fast the model trains on one batch that is on the device."""
+    return [_settings(limit), _table(limit_view.speeds_table(limit)), *_notes(limit)]
+
+
+@shows("limit")
+def limit_facts(limit: Limit) -> list[str]:
+    """The measured peaks, and what a step computes and moves."""
+    return [_table(limit_view.facts_table(limit))]
+
+
+@shows("limit")
+def limit_groups(limit: Limit) -> list[str]:
+    """Where the time of a step goes by kind of operator, and how near its roof each is."""
+    return [_table(limit_view.groups_table(limit)), limit_view.without_formula(limit)]
+
+
+@shows("input")
+def input_limit(result: InputLimit) -> list[str]:
+    """What the input alone delivers, next to what the model alone consumes."""
+    return [_table(input_view.delivered_table(result)), f"**{_sentence(result.bottleneck)}**", *_notes(result)]
+
+
+@shows("ablation")
+def ablation_programs(ablation: Ablation) -> list[str]:
+    """The baseline, the same again, and the full ladder."""
+    return [_table(ablation_view.programs_table(ablation)), *_plain(ablation_view.control_lines(ablation))]
+
+
+@shows("ablation")
+def ablation_effects(ablation: Ablation) -> list[str]:
+    """What each optimisation gains alone and in the full ladder."""
+    table, notes = ablation_view.effects_table(ablation)
+    programs = {measurement.variant for measurement in ablation.measurements}
+    return [
+        f"{ablation.run_count} interleaved runs of {len(programs)} programs.",
+        _table(table),
+        *(f"\\[{number}\\] {escaped(note)}" for number, note in enumerate(notes, start=1)),
+        *_plain(ablation_view.place_lines(ablation)),
+    ]
+
+
+@shows("ablation")
+def ablation_pairs(ablation: Ablation) -> list[str]:
+    """The pairs that were measured, and which of them measurably interact."""
+    pairs = interactions(ablation)
+    lines = (*ablation_view.interaction_lines(pairs), *ablation_view.tf32_lines(ablation))
+    return [_table(ablation_view.pairs_table(pairs)), *_plain(lines)]
+
+
+@shows("overhead")
+def overhead(result: Overhead) -> list[str]:
+    """What each way of tracing costs."""
+    return [
+        _settings(result),
+        f"{result.runs} interleaved runs of {result.steps} each.",
+        _table(overhead_view.modes_table(result)),
+        f"**{escaped(overhead_view.verdict(result))}**",
+        *(
+            f"*{escaped(mode.name)}* was not measured: {escaped(mode.not_measured)}."
+            for mode in result.modes
+            if mode.not_measured is not None
+        ),
+    ]
+
+
+@shows("sweep")
+def sweep(result: Sweep) -> list[str]:
+    """Every cell of the sweep."""
+    return [_table(sweep_view.cells_table(result)), *_notes(result)]
+
+
+@shows("sweep")
+def sweep_verdict(result: Sweep) -> list[str]:
+    """The best cell, and what more workers cost."""
+    return [f"**{escaped(sweep_view.verdict(result))}**"]
+
+
+BLOCKS = (
+    *(limit_speeds, limit_facts, limit_groups, input_limit, overhead, sweep, sweep_verdict),
+    *(ablation_programs, ablation_effects, ablation_pairs),
+)
+
+
+def _settings(result: Limit | Overhead) -> str:
+    setup = result.setup
+    return f"{escaped(setup.model)}, batch {result.batch_size}, {setup.image_size} px, {escaped(result.precision)}."
+
+
+def _notes(result: Study) -> list[str]:
+    return [_sentence(note) for note in result.notes]
+
+
+def _sentence(text: str) -> str:
+    return f"{escaped(text[0].upper() + text[1:])}."
+
+
+def _plain(lines: Sequence[Text]) -> list[str]:
+    return [escaped(line.plain) for line in lines]
+
+
+def _table(table: Table) -> str:
+    """A rich table as Markdown."""
+    headers = [(">" if column.justify == "right" else "") + escaped(str(column.header)) for column in table.columns]
+    columns = [[escaped(Text.from_markup(str(cell)).plain) for cell in column.cells] for column in table.columns]
+    return markdown.table(headers, zip(*columns, strict=True))

@@ -1,0 +1,151 @@
+"""The recorded ladders, as the course shows them."""
+
+import sys
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from common.options import MODEL
+from labs.shared.study import FILE as LAB_FILE
+from labs.shared.study import LabStudy
+from labs.shared.study import read as read_lab
+from studies.limit.record import Limit
+from studies.study import Study, read_study
+from walkthrough.advice.gains import Advised, advise
+from walkthrough.compare import compare, gpu_memory, predictions
+from walkthrough.records import header
+from walkthrough.results import result
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
+from walkthrough.trace.analysis import Analysis, analyze
+
+RECORDS = ROOT / "logs" / "reference"
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """One ladder with its traces and studies. folder: of its runs."""
+
+    folder: Path
+    ladder: compare.Ladder
+    _studies: dict[str, Study | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def device_type(self) -> str:
+        return self.ladder.baseline.device_type
+
+    @property
+    def windows(self) -> int:
+        """Timed windows per step."""
+        return len(self.ladder.baseline.samples_per_second.windows)
+
+    @property
+    def run_count(self) -> int:
+        """Runs per step: its rounds."""
+        return max(len(row.rounds) for row in self.ladder.rows)
+
+    @property
+    def steps(self) -> list[str]:
+        return [row.result.step for row in self.ladder.rows]
+
+    def row(self, step: str) -> compare.Row:
+        """The row of a step. Raises InputError where it was not recorded."""
+        for row in self.ladder.rows:
+            if row.result.step == step:
+                return row
+        raise InputError(f"{self.folder} has no run of {step}")
+
+    def first_run(self, step: str) -> result.Result:
+        """The result of a step's first run."""
+        runs = result.read_runs(self.folder / step)
+        return runs[0] if runs else self.row(step).result
+
+    @cached_property
+    def analyses(self) -> dict[str, Analysis]:
+        """{step: the `Analysis` of its trace}; a trace that cannot be read is left out, with a line on stderr."""
+        analyses = {}
+        for row in self.ladder.rows:
+            try:
+                analyses[row.result.step] = analyze(self.folder / row.result.step / row.result.trace)
+            except InputError as error:
+                print(error, file=sys.stderr)
+        return analyses
+
+    @cached_property
+    def advised(self) -> dict[str, Advised]:
+        """{step: what to do about its trace}."""
+        return {step: advise(analysis) for step, analysis in self.analyses.items()}
+
+    def study(self, name: str) -> Study | None:
+        """The result of the study of that name, one of `studies.study.STUDIES`; None where it was not recorded."""
+        if name not in self._studies:
+            self._studies[name] = read_study(name, self.folder)
+        return self._studies[name]
+
+    @property
+    def limit(self) -> Limit | None:
+        """What the ladder's "% of limit" is relative to."""
+        limit = self.study("limit")
+        return limit if isinstance(limit, Limit) else None
+
+    @cached_property
+    def predictions(self) -> list[predictions.Prediction]:
+        """What each step was predicted to gain, in order."""
+        return predictions.of_ladder(self.ladder, {step: advised.costs for step, advised in self.advised.items()})
+
+
+@dataclass(frozen=True)
+class Course:
+    """What the pages show: all records, the first of which is the one in the chapters.
+
+    to_docs, to_logs: from the page to `docs/` (with its slash) and to the folder of records; for pages in `docs/`.
+    """
+
+    records: list[Recorded]
+    to_docs: str = ""
+    to_logs: str = "../logs/reference"
+
+    @property
+    def shown(self) -> Recorded:
+        return self.records[0]
+
+    @cached_property
+    def labs(self) -> dict[str, LabStudy]:
+        """{lab: its study} of those that were recorded, next to the records."""
+        files = sorted(self.shown.folder.parent.glob(f"labs/*/{LAB_FILE}"))
+        return {path.parent.name: read_lab(path) for path in files}
+
+    def lab(self, name: str) -> LabStudy | None:
+        """The study of a lab; None where it was not recorded."""
+        return self.labs.get(name)
+
+    @cached_property
+    def fit(self) -> gpu_memory.Fit | None:
+        """The GPU memory predicted for every program: one file for all records. None where there is none."""
+        return gpu_memory.read(self.shown.folder.parent)
+
+
+def records(root: Path = RECORDS) -> list[Recorded]:
+    """Every `Recorded` below a folder; first the one that the chapters show.
+
+    GPUs come before CPUs, the course's own model before others, more windows before fewer. Raises InputError where
+    there is none.
+    """
+    every = [read(path.parent) for path in sorted(root.glob(f"*/{header.FILE}"))]
+    if not every:
+        raise InputError(f"{root} holds no recorded ladder: `python -m walkthrough record` makes one")
+    return sorted(every, key=_rank)
+
+
+def read(folder: str | Path) -> Recorded:
+    """The `Recorded` in a folder: a record, or runs made here. Raises InputError for none, and for broken ones."""
+    folder = Path(folder)
+    results, problems = result.read_results(folder)
+    if problems or not results:
+        raise InputError(problems[0] if problems else f"{folder} holds no results")
+    return Recorded(folder, compare.ladders(results, compare.recorded_rounds(folder, results))[0])
+
+
+def _rank(recorded: Recorded) -> tuple[bool, bool, int, str]:
+    base = recorded.ladder.baseline
+    return base.device_type != "cuda", base.model != MODEL[base.device_type], -recorded.windows, recorded.folder.name

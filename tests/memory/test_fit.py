@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from walkthrough.memory import prediction, program
 from support import NAMES, ROOT, STEPS, make_result, run_program, write_run
 
 from common import failures
@@ -14,7 +13,7 @@ from labs.memory.published import MEMORY
 from walkthrough.cli import main
 from walkthrough.compare import gpu_memory, isolated
 from walkthrough.compare.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
-from walkthrough.memory import measure, view
+from walkthrough.memory import measure, prediction, program, view
 from walkthrough.memory.record import GPUS, Wanted, name_of
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from common.options import StepOptions, resolved
-from walkthrough.compare.figures import check_figure_file
-from walkthrough.compare.kept import path_of
+from walkthrough.compare.figures import UNRESOLVED, check_figure_file, reach
+from walkthrough.compare.kept import Kept, path_of
 from walkthrough.compare.runner import prepare
+from walkthrough.compare.statistics import Ratio
 from walkthrough.results import result as record
 from walkthrough.results.environment import Environment, current_environment, usable_cores
 from walkthrough.results.errors import InputError
@@ -28,10 +29,12 @@ from walkthrough.terminal import console
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.axes import Axes
     from rich.console import Console
 
 STUDIES = ("limit", "input", "ablation", "overhead", "sweep")  # the packages, in the order in which pages show them
 SCHEMA = 2
+MOST_REACH = 2.0  # times: an interval that reaches farther from its point leaves the figure
 SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 
@@ -124,12 +127,18 @@ def read(kind: type[S], logdir: str | Path) -> S | None:
 
 def read_study(name: str, logdir: str | Path) -> Study | None:
     """The result of the study of that name, one of `STUDIES`; see `read`."""
-    return import_module(f"studies.{name}.record").read(logdir)
+    return part(name, "record").read(logdir)
+
+
+def part(name: str, what: str) -> Any:
+    """The module of a study; of one that is still a package, its module for `what`."""
+    module = import_module(f"studies.{name}")
+    return import_module(f"studies.{name}.{what}") if hasattr(module, "__path__") else module
 
 
 def files() -> dict[str, str]:
     """{file name: the name of its study} of all studies."""
-    return {import_module(f"studies.{name}.record").FILE: name for name in STUDIES}
+    return {part(name, "record").FILE: name for name in STUDIES}
 
 
 def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOptions:
@@ -145,24 +154,15 @@ def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOption
     return options
 
 
-def check_plot(figure: str, path: Path | None) -> None:
-    """Raise InputError where the module `figure` could not draw into `path`, if one is named: before measuring.
+def check_plot(path: Path | None) -> None:
+    """Raise InputError, before measuring, where nothing could be drawn into `path`, if one is named."""
+    if path is not None:
+        check_figure_file(path)
 
-    The file name is wrong, there is no such folder, or a package is not installed.
-    """
-    if path is None:
-        return
-    check_figure_file(path)
-    try:
-        for module in ("matplotlib.figure", figure):
-            import_module(module)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        if package in ("", "common", "walkthrough"):
-            raise
-        raise InputError(
-            f"--plot {path} needs {package}, which is not installed: pip install {package}, or leave --plot out"
-        ) from error
+
+def kept(name: str, options: StepOptions) -> Kept:
+    """What an earlier call of the study of that name, with the same options, measured before it was cut off."""
+    return Kept.of(name, asdict(options) | {"logdir": None}, options.logdir, options.quick)
 
 
 def report(name: str, args: argparse.Namespace, measure: Callable[[], Study], more: str = "") -> int:
@@ -196,23 +196,16 @@ def write(path: Path, result: Study) -> None:
 def plot(name: str, path: Path | None, result: Study) -> None:
     """Draw the result of the study of that name into the file `path`, if one is named; see `check_plot`."""
     if path:
-        import_module(f"studies.{name}.figure").draw(result, path)
+        part(name, "figure").draw(result, path)
         print(f"drawn: {path}", file=sys.stderr)
 
 
 def print_result(name: str, as_json: bool, path: Path, result: Study, more: str = "") -> None:
-    """Print the JSON object, or the tables and where they were written; without rich there are no tables."""
+    """Print the JSON object, or the tables and where they were written."""
     if as_json:
         print(json.dumps(result.as_json(), indent=2))
         return
-    try:
-        out = console()
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] != "rich":
-            raise
-        print(f"no table: rich is not installed; written to {path}{more}")
-        return
-    import_module(f"studies.{name}.view").show(result, out)
+    part(name, "view").show(result, console())
     print(f"written to {path}{more}")
 
 
@@ -244,3 +237,34 @@ def workers_text(number: int) -> str:
 def mb_text(size: float | None, decimals: int = 0) -> str:
     """Bytes in MB, or "-" for None."""
     return "-" if size is None else f"{size / 1e6:.{decimals}f}"
+
+
+def ratio_cell(ratio: Ratio | None) -> str:
+    """A table's cell, in rich's markup: "1.39x (1.31-1.48)", dim without a measurable difference, "-" for None."""
+    if ratio is None:
+        return "-"
+    return str(ratio) if ratio.resolved else f"[dim]{ratio}[/]"
+
+
+def draw_ratios(
+    axes: "Axes", rows: Sequence[tuple[float, Ratio]], *, colour: str, marker: str = "o", label: str
+) -> None:
+    """Draw points with their intervals, each at its height: in `colour`, in grey without a measurable one."""
+    for measurable in (True, False):
+        drawn = [(height, ratio) for height, ratio in rows if ratio.resolved == measurable]
+        if not drawn:
+            continue
+        shown = colour if measurable else UNRESOLVED
+        axes.errorbar(
+            [ratio.ratio for _, ratio in drawn], [height for height, _ in drawn],
+            xerr=reach((ratio.low, ratio.ratio, ratio.high) for _, ratio in drawn),
+            fmt=marker, color=shown, ecolor=shown, capsize=3, markersize=7,
+            label=label if measurable else f"{label}, no measurable difference",
+        )  # fmt: skip
+
+
+def shown_range(ratios: Iterable[Ratio]) -> tuple[float, float]:
+    """(low, high) of an axis for ratios and 1: their intervals, cut off at `MOST_REACH` times."""
+    ratios = list(ratios)
+    low = min([0.9, *(max(ratio.low, ratio.ratio / MOST_REACH) for ratio in ratios)])
+    return low, max([1.2, *(min(ratio.high, ratio.ratio * MOST_REACH) for ratio in ratios)])

@@ -29,7 +29,6 @@ TO_TURN = {
     "common/session.py",
     "walkthrough/compare/heat_map.py",
     "walkthrough/compare/isolated.py",
-    "walkthrough/compare/kept.py",
     "walkthrough/memory/measure.py",
     "walkthrough/memory/prediction.py",
     "walkthrough/memory/stand_in_gpu.py",
@@ -39,7 +38,6 @@ TRAINS = {
     "compare/runner.py": {"data", "device", "model", "options"},
     "compare/tour.py": {"options"},
     "compare/isolated.py": {"options"},
-    "compare/kept.py": {"options"},
     "memory/__init__.py": {"options"},
     "memory/prediction.py": {"data", "device", "model", "options", "session", "loaders", "failures", "timing"},
     "memory/stand_in_gpu.py": {"data", "device", "model", "options", "session"},
@@ -47,6 +45,7 @@ TRAINS = {
     "records/recording.py": {"data", "device", "options", "session"},
 }
 NO_TORCH = sorted((ROOT / "walkthrough").glob("**/__init__.py")) + sorted((ROOT / "common").glob("**/__init__.py"))
+NO_TORCH += [path for path in sorted((ROOT / "studies").glob("*.py")) if path.stem != "one_batch"]
 NO_TORCH += sorted((ROOT / "studies").glob("*/record.py"))
 
 

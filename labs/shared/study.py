@@ -186,7 +186,9 @@ class Measuring:
         self.failed_jobs: dict[str, str] = {}  # {measurement: why}
         self.command = (sys.executable, str(program))
         self.started = machine.now()
-        self.kept = Kept.of(lab, options, code=f"labs/{lab}/*.py")
+        self.kept = Kept.of(
+            lab, asdict(options) | {"logdir": None}, options.logdir, options.quick, code=f"labs/{lab}/*.py"
+        )
 
     def measure(self, what: str, **settings: Any) -> Any:
         """What the function of that name in the lab's program returns for these settings, from a process of its own.

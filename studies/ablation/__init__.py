@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     from studies import study
     from studies.ablation.measure import measure
 
-    study.check_plot("studies.ablation.figure", args.plot)
+    study.check_plot(args.plot)
     options = study.ready(args)
     runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
     with study.progress_on_stderr(args.json):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from studies.ablation.effects import control, effects
 from studies.ablation.plan import CONTROL
 from studies.ablation.record import Ablation
-from studies.intervals import draw_ratios, shown_range
+from studies.study import draw_ratios, shown_range
 from walkthrough.compare.figures import GREY, MEMORY, SLOWER, SPEED, check_figure_file, save, step_label, styled
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from studies.ablation.effects import (
 )
 from studies.ablation.plan import ADDED, BASELINE, CONTROL, FULL, NEEDS, ON_DEVICE, alone, in_full
 from studies.ablation.record import Ablation
-from studies.intervals import ratio_cell
+from studies.study import ratio_cell
 from walkthrough.results.result import data_label
 from walkthrough.terminal import plain_table
 

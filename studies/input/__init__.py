@@ -18,6 +18,6 @@ def run(args: argparse.Namespace) -> int:
     from studies import study
     from studies.input.measure import measure
 
-    study.check_plot("studies.input.figure", args.plot)
+    study.check_plot(args.plot)
     options = study.ready(args)
     return study.report("input", args, lambda: measure(options))

@@ -7,7 +7,7 @@ from rich.text import Text
 
 from studies import study
 from studies.input.record import InputLimit, compared, over_model
-from studies.intervals import ratio_cell
+from studies.study import ratio_cell
 from walkthrough.results.result import data_label
 from walkthrough.terminal import plain_table
 

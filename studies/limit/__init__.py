@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from studies import study
     from studies.limit.measure import measure
 
-    study.check_plot("studies.limit.figure", args.plot)
+    study.check_plot(args.plot)
     options = study.ready(args)
     more = "; `compare` shows each step's share of the limit"
     return study.report("limit", args, lambda: measure(options, args.compile_limit), more)

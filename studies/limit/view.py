@@ -6,8 +6,8 @@ from rich.table import Table
 from rich.text import Text
 
 from studies import study
-from studies.intervals import ratio_cell
 from studies.limit.record import Limit, TrainingSpeed
+from studies.study import ratio_cell
 from walkthrough.compare import statistics
 from walkthrough.compare.roofs import Peak
 from walkthrough.results.result import Throughput

@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from studies import study
     from studies.sweep.measure import default_workers, measure
 
-    study.check_plot("studies.sweep.figure", args.plot)
+    study.check_plot(args.plot)
     options = study.ready(args)
     workers = args.workers_list or (QUICK_WORKERS if options.quick else default_workers(usable_cores()))
     batch_sizes = args.batch_sizes or (QUICK_BATCH_SIZES if options.quick else BATCH_SIZES)

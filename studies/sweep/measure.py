@@ -41,7 +41,7 @@ def measure(options: StepOptions, workers: list[int], batch_sizes: list[int], ru
         f"sweep: {options.model}, {data} data, {options.image_size} px, on {device_name(device)}: workers "
         f"{', '.join(map(str, workers))}; batch sizes {', '.join(map(str, batch_sizes))}; a process for each"
     )
-    cells = measured(all_settings(workers, batch_sizes, pin_memory), options, runs, Kept.of("sweep", options))
+    cells = measured(all_settings(workers, batch_sizes, pin_memory), options, runs, study.kept("sweep", options))
     if all(cell.failed for cell in cells):
         raise InputError(f"no setting could be measured; {cells[0].setting}: {cells[0].failed}")
     return Sweep(

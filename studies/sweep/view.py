@@ -6,8 +6,7 @@ from rich.table import Table
 from rich.text import Text
 
 from studies import study
-from studies.intervals import ratio_cell
-from studies.study import workers_text
+from studies.study import ratio_cell, workers_text
 from studies.sweep.record import Cell, Sweep
 from walkthrough.results.result import data_label
 from walkthrough.terminal import plain_table

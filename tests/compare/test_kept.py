@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 import pytest
 
 from common.options import StepOptions
+from studies.study import kept as kept_of
 from walkthrough.compare import kept
-from walkthrough.compare.kept import Kept, path_of
+from walkthrough.compare.kept import path_of
 
 
 @dataclass(frozen=True)
@@ -34,36 +35,36 @@ def never():
 
 def test_what_was_measured_is_not_measured_again_by_the_next_call(options, capsys):
     speed = Speed([1.0, 2.5], Part("it"))
-    first = Kept.of("sweep", options)
+    first = kept_of("sweep", options)
     assert first.measurement("run 1, a", Speed, lambda: speed) == speed
     assert first.measurement("run 1, a", Speed, never) == speed
     assert capsys.readouterr().out == ""
-    assert Kept.of("sweep", options).measurement("run 1, a", Speed, never) == speed
+    assert kept_of("sweep", options).measurement("run 1, a", Speed, never) == speed
     assert "kept of an earlier call that was cut off: 1 measurement(s)" in capsys.readouterr().out
-    assert Kept.of("overhead", options).values == {}
+    assert kept_of("overhead", options).values == {}
 
 
 def test_a_smoke_run_leaves_what_is_kept_of_a_whole_study(options):
-    Kept.of("sweep", replace(options, quick=False)).measurement("run 1, a", Speed, lambda: Speed([1.0]))
-    Kept.of("sweep", options).measurement("run 1, a", Speed, lambda: Speed([2.0]))
-    assert len(Kept.of("sweep", replace(options, quick=False)).values) == 1
+    kept_of("sweep", replace(options, quick=False)).measurement("run 1, a", Speed, lambda: Speed([1.0]))
+    kept_of("sweep", options).measurement("run 1, a", Speed, lambda: Speed([2.0]))
+    assert len(kept_of("sweep", replace(options, quick=False)).values) == 1
 
 
 def test_what_failed_is_tried_again_by_the_next_call(options):
-    assert Kept.of("sweep", options).measurement("run 1, a", Speed, lambda: "out of memory") == "out of memory"
+    assert kept_of("sweep", options).measurement("run 1, a", Speed, lambda: "out of memory") == "out of memory"
     assert not path_of(options.logdir, "sweep", options.quick).exists()
-    assert Kept.of("sweep", options).measurement("run 1, a", Speed, lambda: Speed([1.0])) == Speed([1.0])
+    assert kept_of("sweep", options).measurement("run 1, a", Speed, lambda: Speed([1.0])) == Speed([1.0])
 
 
 def test_other_options_or_other_code_begin_anew(options, monkeypatch):
-    Kept.of("sweep", options).measurement("run 1, a", Speed, lambda: Speed([1.0]))
-    assert len(Kept.of("sweep", options).values) == 1
-    assert Kept.of("sweep", replace(options, precision="bf16")).values == {}
+    kept_of("sweep", options).measurement("run 1, a", Speed, lambda: Speed([1.0]))
+    assert len(kept_of("sweep", options).values) == 1
+    assert kept_of("sweep", replace(options, precision="bf16")).values == {}
     monkeypatch.setattr(kept, "code_hash", lambda *patterns: "other")
-    assert Kept.of("sweep", options).values == {}
+    assert kept_of("sweep", options).values == {}
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"setup": {}, "values": 3}'])
 def test_a_file_that_cannot_be_read_begins_anew(options, text):
     path_of(options.logdir, "sweep", options.quick).write_text(text)
-    assert Kept.of("sweep", options).values == {}
+    assert kept_of("sweep", options).values == {}

@@ -12,7 +12,6 @@ import pytest
 from support import ROOT, assert_refused
 from support.few_packages import run_with_few_packages
 
-from studies import study
 from walkthrough.cli import main
 from walkthrough.records.written import LIMIT
 from walkthrough.results import result
@@ -38,20 +37,6 @@ setattr(module, name, cut_off)
 del sys.argv[1:3]
 from walkthrough.cli import main
 main()
-"""
-# `python -c STUDIES COMMANDS`: several commands in one process; of `overhead` three ways of tracing.
-STUDIES = """
-import json, sys
-from walkthrough.cli import main
-from studies.overhead import measure
-
-tracings = measure.tracings
-measure.tracings = lambda device: [way for way in tracings(device) if way.name in ("off", "off again", "as the steps")]
-for words in json.loads(sys.argv[1]):
-    try:
-        main(words)
-    except SystemExit as ended:
-        print(*words[:2], "ended with", ended.code)
 """
 
 
@@ -157,29 +142,6 @@ def test_a_ladder_is_recorded_and_packed_with_few_packages_whatever_is_cut_off(
         events = json.loads(gzip.decompress(trace.read_bytes()))
         assert sum(event["name"].startswith("ProfilerStep#") for event in events["traceEvents"]) == 3
         assert os.uname().nodename not in {events.get("host_name"), trace.name.split(".")[0]}
-
-
-@pytest.mark.long
-@pytest.mark.thorough
-def test_the_studies_are_measured_with_few_packages_and_read_where_all_are(there, cut_off, tmp_path):
-    logdir = tmp_path / "studies"
-    small = ["--quick", "--device", "cpu", "--image-size", "32", "--data", str(tmp_path), "--logdir", str(logdir)]
-    without_data = [word for word in small if word not in ("--data", str(tmp_path))]
-    commands = [
-        ["limit", "--input", *small],
-        ["overhead", "--runs", "1", "--batch-size", "4", *without_data],
-        ["sweep", "--workers-list", "0", "--batch-sizes", "8", *small],
-    ]
-    cut_off("studies.overhead.measure.measured", 2, *commands[1])
-    finished = there("-c", STUDIES, json.dumps(commands))
-    assert "kept of an earlier call that was cut off: 1 measurement(s)" in finished.stdout
-    ended = [line for line in finished.stdout.splitlines() if " ended with " in line]
-    assert ended == [f"{' '.join(words[:2])} ended with 0" for words in commands], finished.stdout + finished.stderr
-    for call in ([], ["--resume"]):  # killed after one measurement each
-        cut_off("studies.ablation.measure.measured", 2, "ablate", "--batch-size", "8", *small, *call)
-    assert len(study.read_study("ablation", logdir).measurements) == 2
-    for name in ("input", "overhead", "sweep"):
-        assert study.read_study(name, logdir).quick
 
 
 @pytest.mark.parametrize("words", [["compare"], ["explain"], ["record", "--check"]], ids=lambda words: words[0])

@@ -2,12 +2,11 @@
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from common.options import StepOptions
 from walkthrough.results import progress
 from walkthrough.results import result as record
 from walkthrough.results.environment import code_hash, current_environment
@@ -30,23 +29,22 @@ class Kept:
     lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @classmethod
-    def of(cls, name: str, options: StepOptions, code: str | None = None) -> "Kept":
-        """Those of the study of that name in `options.logdir`: what an earlier call left, if it measured the same.
+    def of(
+        cls, name: str, settings: Mapping[str, Any], logdir: Path, quick: bool, code: str = "studies/*.py"
+    ) -> "Kept":
+        """Those of the study of that name in `logdir`: what an earlier call left, if it measured the same.
 
-        With the same options, versions and code, that is. Says how many there are. code: a glob pattern of the study's
-        own files, relative to the project; by default those of its package.
+        With the same settings, versions and code, that is. Says how many there are. code: a glob pattern of the files
+        that measure, relative to the project. quick: see `path_of`.
         """
         import torch
 
         environment = asdict(current_environment(torch.__version__, torch.version.cuda)) | {"git": None}
-        shared = {
-            "options": asdict(options) | {"logdir": None},
-            "environment": environment,
-            "code": code_hash("studies/*.py", code or f"studies/{name}/*.py"),
-        }
-        kept = cls(path_of(options.logdir, name, options.quick), json.loads(json.dumps(shared, default=str)))
+        shared = {"settings": dict(settings), "environment": environment, "code": code_hash("studies/*.py", code)}
+        path = path_of(logdir, name, quick)
+        kept = cls(path, json.loads(json.dumps(shared, default=str)))
         try:
-            left = record.read_json(path_of(options.logdir, name, options.quick))
+            left = record.read_json(path)
             kept.values = dict(left["values"]) if left["setup"] == kept.setup else {}
         except (InputError, KeyError, TypeError, ValueError):  # none, or not ours: then all is measured anew
             pass

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     budgets = [] if args.memory is None else [args.memory] if args.memory else sorted(set(GPUS.values()))
     wanted = wanted_by(args)
     if wanted is None:
-        check_plot("walkthrough.memory.figure", args.plot)
+        check_plot(args.plot)
         measure.check_logdir(args.logdir)
         with progress_on_stderr(args.json):
             fit = measure.of_all_programs(budgets)

@@ -7,6 +7,7 @@ from typing import TypeVar, cast
 from rich.table import Table
 from rich.text import Text
 
+from studies import overhead as overhead_study
 from studies.ablation import view as ablation_view
 from studies.ablation.effects import interactions
 from studies.ablation.record import Ablation
@@ -14,8 +15,7 @@ from studies.input import view as input_view
 from studies.input.record import InputLimit
 from studies.limit import view as limit_view
 from studies.limit.record import Limit
-from studies.overhead import view as overhead_view
-from studies.overhead.record import Overhead
+from studies.overhead import Overhead
 from studies.study import Study
 from studies.sweep import view as sweep_view
 from studies.sweep.record import Sweep
@@ -112,8 +112,8 @@ def overhead(result: Overhead) -> list[str]:
     return [
         _settings(result),
         f"{result.runs} interleaved runs of {result.steps} each.",
-        _table(overhead_view.modes_table(result)),
-        f"**{escaped(overhead_view.verdict(result))}**",
+        _table(overhead_study.modes_table(result)),
+        f"**{escaped(overhead_study.verdict(result))}**",
         *(
             f"*{escaped(mode.name)}* was not measured: {escaped(mode.not_measured)}."
             for mode in result.modes

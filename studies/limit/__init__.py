@@ -2,11 +2,16 @@
 
 import argparse
 import os
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.options import add_step_options
 from studies import OPTION_TEXTS
 from studies import input as input_study
 from walkthrough.results.errors import InputError, folder, whole_number
+
+if TYPE_CHECKING:
+    from studies.limit.record import Limit
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -51,3 +56,10 @@ def run(args: argparse.Namespace) -> int:
     options = study.ready(args)
     more = "; `compare` shows each step's share of the limit"
     return study.report("limit", args, lambda: measure(options, args.compile_limit), more)
+
+
+def read(logdir: "str | Path") -> "Limit | None":
+    """The `Limit` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
+    from studies.limit import record
+
+    return record.read(logdir)

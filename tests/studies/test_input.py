@@ -7,14 +7,15 @@ from dataclasses import replace
 from types import SimpleNamespace
 from xml.etree import ElementTree
 
+import psutil
 import pytest
 import torch
 from rich.console import Console
 from support import SmallNet, make_limit
 
+from studies import input as input_study
 from studies import study
-from studies.input import figure, measure, view
-from studies.input.record import (
+from studies.input import (
     FASTER,
     FILE,
     SLOWER,
@@ -22,12 +23,11 @@ from studies.input.record import (
     Consumed,
     Delivered,
     InputLimit,
+    ProcessMemory,
     compared,
     over_model,
     read,
 )
-from studies.limit import record as limit_record
-from studies.processes import ProcessMemory
 from walkthrough.cli import main
 from walkthrough.results import privacy
 from walkthrough.results import result as record
@@ -65,10 +65,10 @@ def make_input_limit(*rows, **changes):
 
 
 def test_worker_numbers_double_up_to_the_cores():
-    assert measure.worker_numbers(1) == [0, 1, 2]
-    assert measure.worker_numbers(2) == [0, 1, 2]
-    assert measure.worker_numbers(6) == [0, 1, 2, 4, 6]
-    assert measure.worker_numbers(16) == [0, 1, 2, 4, 8, 16]
+    assert input_study.worker_numbers(1) == [0, 1, 2]
+    assert input_study.worker_numbers(2) == [0, 1, 2]
+    assert input_study.worker_numbers(6) == [0, 1, 2, 4, 6]
+    assert input_study.worker_numbers(16) == [0, 1, 2, 4, 8, 16]
 
 
 def test_the_input_over_the_model_is_the_ratio_of_the_median_windows_with_its_interval():
@@ -107,16 +107,10 @@ SLOW, EVEN, FAST = (50, 51, 52), (95, 101, 108), (190, 200, 210)
 )
 def test_the_sentence_names_the_slower_side_and_what_changes_it(rows, sentence):
     every = [delivered(workers, *windows) for workers, windows in rows.items()]
-    assert sentence in measure.bottleneck(every, MODEL, cores=2)
+    assert sentence in input_study.bottleneck(every, MODEL, cores=2)
 
 
 # The record
-
-
-def test_a_result_is_read_as_it_was_written(tmp_path):
-    assert read(tmp_path) is None
-    study.write(tmp_path / FILE, make_input_limit())
-    assert read(tmp_path) == make_input_limit()
 
 
 NO_WINDOWS, ZERO = record.Throughput(1.0, []), record.Throughput(1.0, [0.0])
@@ -144,7 +138,7 @@ def test_a_broken_result_is_refused_in_a_line(tmp_path, changes):
 
 def shown(result, width=140):
     console = Console(width=width, highlight=False, record=True, file=io.StringIO())
-    view.show(result, console)
+    input_study.show(result, console)
     return console.export_text()
 
 
@@ -166,14 +160,9 @@ def test_the_table_compares_each_number_of_workers_with_the_model():
     assert "take turns" not in shown(make_input_limit(device_type="cuda")), "on a GPU they run at the same time"
 
 
-def test_windows_that_differ_widely_are_reported():
-    assert "UNSTEADY" not in shown(make_input_limit())
-    assert "UNSTEADY" in shown(make_input_limit(delivered(0, 20, 60, 90)))
-
-
 def test_the_figure_shows_a_point_per_number_of_workers_and_the_model(tmp_path):
     result = make_input_limit()
-    axes = figure.input_figure(result).axes[0]
+    axes = input_study.figure(result).axes[0]
     points = axes.containers[0]
     assert points[0].get_ydata().tolist() == [60.0, 130.0]
     ranges = [segment[:, 1].tolist() for segment in points[2][0].get_segments()]
@@ -184,14 +173,14 @@ def test_the_figure_shows_a_point_per_number_of_workers_and_the_model(tmp_path):
     band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
     assert (band.y0, band.y1) == (pytest.approx(90.0), pytest.approx(110.0))
     for name in ("input.svg", "input.png"):
-        figure.draw(result, tmp_path / name)
+        input_study.draw(result, tmp_path / name)
     text = (tmp_path / "input.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert "stand-in data (not CIFAR-10), batch 128, 64 px; mobilenet_v2 on Test &lt;CPU&gt;" in text
     assert (tmp_path / "input.png").read_bytes().startswith(b"\x89PNG")
     for name in ("input.html", "not there/input.svg"):
         with pytest.raises(InputError):
-            figure.draw(result, tmp_path / name)
+            input_study.draw(result, tmp_path / name)
 
 
 # The loader and the model
@@ -216,9 +205,9 @@ def options_of(tmp_path, **changes):
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_loader_delivers_in_windows(tmp_path, workers):
-    result = measure.deliver(Few(), options_of(tmp_path), workers, window_seconds=1e-4)
+    result = input_study.deliver(Few(), options_of(tmp_path), workers, window_seconds=1e-4)
     assert result.workers == workers
-    assert len(result.samples_per_second.windows) == measure.WINDOWS
+    assert len(result.samples_per_second.windows) == input_study.WINDOWS
     assert all(math.isfinite(speed) and speed > 0 for speed in result.samples_per_second.windows)
     assert workers or result.worker_bytes is None
 
@@ -226,9 +215,9 @@ def test_a_loader_delivers_in_windows(tmp_path, workers):
 @pytest.fixture
 def small(monkeypatch):
     """`limit --input` on `SmallNet` and a few images, without worker processes."""
-    monkeypatch.setattr(measure, "classifier", lambda *_: SmallNet())
-    monkeypatch.setattr(measure, "cifar10", lambda *_, **__: Few())
-    monkeypatch.setattr(measure, "worker_numbers", lambda cores: [0])
+    monkeypatch.setattr("common.model.classifier", lambda *_: SmallNet())
+    monkeypatch.setattr("common.data.cifar10", lambda *_, **__: Few())
+    monkeypatch.setattr(input_study, "worker_numbers", lambda cores: [0])
 
 
 @pytest.mark.parametrize(("most", "tried"), [(0, None), (1, [0, 1])])
@@ -238,8 +227,8 @@ def test_what_fewer_workers_delivered_is_kept_where_more_fail(small, tmp_path, m
             raise RuntimeError("unable to write to file </torch_7>: No space left on device, shared memory")
         return delivered(workers, 50.0 + workers, 60.0 + workers, 70.0 + workers)
 
-    monkeypatch.setattr(measure, "deliver", deliver)
-    monkeypatch.setattr(measure, "worker_numbers", lambda cores: [0, 1, 2, 4])
+    monkeypatch.setattr(input_study, "deliver", deliver)
+    monkeypatch.setattr(input_study, "worker_numbers", lambda cores: [0, 1, 2, 4])
     assert ended("--logdir", tmp_path) == (0 if tried else 2)
     printed = capsys.readouterr()
     if tried is None:
@@ -254,13 +243,13 @@ def write_limit(folder, **changes):
     """A limit of this machine, as `limit` would have written it."""
     own = study.setup(options_of(folder))
     limit = make_limit(device_type="cpu", precision="float32", **(vars(own) | changes))
-    study.write(folder / limit_record.FILE, limit)
+    study.write(folder / "limit.json", limit)
     return limit
 
 
 def test_the_model_s_side_is_taken_from_a_limit_that_matches(small, tmp_path):
     limit = write_limit(tmp_path)
-    consumed, notes = measure.model_alone(options_of(tmp_path, batch_size=8), torch.float32)
+    consumed, notes = input_study.model_alone(options_of(tmp_path, batch_size=8), torch.float32)
     assert (consumed.samples_per_second, notes) == (limit.fastest.samples_per_second, [])
     assert (consumed.kind, consumed.batch_size, consumed.precision) == (limit.fastest.kind, 4, "float32")
     assert consumed.source == "limit.json of 2026-01-01, resizing on the device included"
@@ -269,32 +258,32 @@ def test_the_model_s_side_is_taken_from_a_limit_that_matches(small, tmp_path):
 @pytest.mark.parametrize("change", [{"device": "Other"}, {"cores": 999}, {"model": "resnet18"}, {"image_size": 40}])
 def test_a_limit_of_something_else_is_not_taken(small, tmp_path, change):
     write_limit(tmp_path, **change)
-    consumed, _ = measure.model_alone(options_of(tmp_path), torch.float32)
+    consumed, _ = input_study.model_alone(options_of(tmp_path), torch.float32)
     assert "limit.json is of another device" in consumed.source
     assert (consumed.kind, consumed.batch_size) == ("uncompiled", 4)
 
 
 def test_the_model_s_side_resizes_stored_images_with_a_limit_and_without(small, tmp_path, monkeypatch):
     model, options = SmallNet(), options_of(tmp_path, image_size=40)
-    monkeypatch.setattr(measure, "classifier", lambda *_: model)
-    assert measure.model_alone(options, torch.float32)[0].kind == "uncompiled"
+    monkeypatch.setattr("common.model.classifier", lambda *_: model)
+    assert input_study.model_alone(options, torch.float32)[0].kind == "uncompiled"
     assert model.seen.shape[-1] == 40
     write_limit(tmp_path, image_size=40)
-    assert "limit.json of 2026-01-01" in measure.model_alone(options, torch.float32)[0].source
+    assert "limit.json of 2026-01-01" in input_study.model_alone(options, torch.float32)[0].source
 
 
 def test_a_limit_of_another_precision_or_a_broken_one_is_not_taken(small, tmp_path):
     write_limit(tmp_path)
-    assert "precision" in measure.model_alone(options_of(tmp_path), torch.bfloat16)[0].source
-    (tmp_path / limit_record.FILE).write_text("torn")
-    source = measure.model_alone(options_of(tmp_path), torch.float32)[0].source
+    assert "precision" in input_study.model_alone(options_of(tmp_path), torch.bfloat16)[0].source
+    (tmp_path / "limit.json").write_text("torn")
+    source = input_study.model_alone(options_of(tmp_path), torch.float32)[0].source
     assert "is broken: not JSON" in source
     assert str(tmp_path) not in source, "a path is no one else's business"
     assert privacy.redacted(source) == source
 
 
 def test_a_worker_that_died_is_one_line():
-    as_input_error = measure.worker_failures_as_input_error
+    as_input_error = input_study.worker_failures_as_input_error
     with pytest.raises(InputError, match=r"with 4 workers .*killed by signal"), as_input_error(4):
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
     with pytest.raises(InputError, match="--shm-size"), as_input_error(1):
@@ -346,3 +335,26 @@ def test_a_batch_larger_than_the_data_is_one_line(small, tmp_path, capsys):
     assert ended("--logdir", tmp_path, "--batch-size", "9") == 2
     assert "--batch-size 9 is larger than the data (8 images)" in capsys.readouterr().err
     assert not (tmp_path / FILE).exists()
+
+
+# Memory of processes
+
+
+class Process:
+    """A process of psutil: 1, 2 and 3 have memory, 4 has no pss, 99 is gone."""
+
+    def __init__(self, pid):
+        if pid == 99:
+            raise psutil.NoSuchProcess(pid)
+        self.rss = {1: 100, 2: 300, 3: 200}.get(pid, 0)
+
+    def memory_full_info(self):
+        return SimpleNamespace(rss=self.rss, pss=self.rss // 2) if self.rss else SimpleNamespace(rss=5)
+
+
+def test_memory_is_the_median_of_the_processes_whose_memory_is_known(monkeypatch):
+    monkeypatch.setattr(psutil, "Process", Process)
+    assert input_study.process_memory([1, 2, 3, 99]) == ProcessMemory(200, 100)
+    assert input_study.process_memory([4]) is None
+    assert input_study.process_memory([99]) is None
+    assert input_study.process_memory([]) is None

@@ -15,8 +15,8 @@ from studies.ablation.figure import ablation_figure
 from studies.ablation.record import Ablation
 from studies.limit.figure import roofline_figure
 from studies.limit.record import Limit
-from studies.sweep.figure import sweep_figure
-from studies.sweep.record import Sweep
+from studies.sweep import Sweep
+from studies.sweep import figure as sweep_figure
 from tools.docs.recorded import Recorded
 from walkthrough.compare.figures import (
     GREY,

@@ -7,8 +7,6 @@ from IPython.display import display
 
 from studies.ablation.effects import control, effects
 from studies.ablation.record import Ablation
-from studies.sweep.figure import plotly_figure
-from studies.sweep.record import Sweep
 from tools.docs import figures
 from tools.docs.recorded import Recorded
 from walkthrough.compare.figures import (
@@ -134,14 +132,8 @@ def ablation(recorded: Recorded) -> go.Figure | None:
     return figure.update_yaxes(autorange="reversed")
 
 
-def sweep(recorded: Recorded) -> go.Figure | None:
-    """plotly's `figures.sweep`: images/s for each number of workers and batch size; cores and memory on hover."""
-    result = recorded.study("sweep")
-    return plotly_figure(result) if isinstance(result, Sweep) else None
-
-
 FIGURES: dict[str, Callable[[Recorded], go.Figure | None]] = {
-    figure.__name__: figure for figure in (ladder, breakdown, memory, idle, predicted, ablation, sweep)
+    figure.__name__: figure for figure in (ladder, breakdown, memory, idle, predicted, ablation)
 }
 
 

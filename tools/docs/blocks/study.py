@@ -7,18 +7,18 @@ from typing import TypeVar, cast
 from rich.table import Table
 from rich.text import Text
 
+from studies import input as input_study
 from studies import overhead as overhead_study
+from studies import sweep as sweep_study
 from studies.ablation import view as ablation_view
 from studies.ablation.effects import interactions
 from studies.ablation.record import Ablation
-from studies.input import view as input_view
-from studies.input.record import InputLimit
+from studies.input import InputLimit
 from studies.limit import view as limit_view
 from studies.limit.record import Limit
 from studies.overhead import Overhead
 from studies.study import Study
-from studies.sweep import view as sweep_view
-from studies.sweep.record import Sweep
+from studies.sweep import Sweep
 from tools.docs.blocks.page import measured_again
 from tools.docs.recorded import Course
 from walkthrough.compare import markdown
@@ -76,7 +76,7 @@ def limit_groups(limit: Limit) -> list[str]:
 @shows("input")
 def input_limit(result: InputLimit) -> list[str]:
     """What the input alone delivers, next to what the model alone consumes."""
-    return [_table(input_view.delivered_table(result)), f"**{_sentence(result.bottleneck)}**", *_notes(result)]
+    return [_table(input_study.delivered_table(result)), f"**{_sentence(result.bottleneck)}**", *_notes(result)]
 
 
 @shows("ablation")
@@ -125,13 +125,13 @@ def overhead(result: Overhead) -> list[str]:
 @shows("sweep")
 def sweep(result: Sweep) -> list[str]:
     """Every cell of the sweep."""
-    return [_table(sweep_view.cells_table(result)), *_notes(result)]
+    return [_table(sweep_study.cells_table(result)), *_notes(result)]
 
 
 @shows("sweep")
 def sweep_verdict(result: Sweep) -> list[str]:
     """The best cell, and what more workers cost."""
-    return [f"**{escaped(sweep_view.verdict(result))}**"]
+    return [f"**{escaped(sweep_study.verdict(result))}**"]
 
 
 BLOCKS = (

@@ -44,8 +44,9 @@ TRAINS = {
     "records/command.py": {"options"},
     "records/recording.py": {"data", "device", "options", "session"},
 }
+MEASURES = ("one_batch", "roofline", "fastest")  # what other modules of studies import where they measure
 NO_TORCH = sorted((ROOT / "walkthrough").glob("**/__init__.py")) + sorted((ROOT / "common").glob("**/__init__.py"))
-NO_TORCH += [path for path in sorted((ROOT / "studies").glob("*.py")) if path.stem != "one_batch"]
+NO_TORCH += [path for path in sorted((ROOT / "studies").glob("*.py")) if path.stem not in MEASURES]
 NO_TORCH += sorted((ROOT / "studies").glob("*/record.py"))
 
 

@@ -45,7 +45,7 @@ def write_run(logdir, result):
 
 def make_limit(**changes):
     """A `Limit` made by hand, of the setup that `make_result` has. changes: of its fields, or of its setup's."""
-    from studies.limit.record import Group, Limit, TrainingSpeed, Uncounted, WithoutFormula
+    from studies.limit import Group, Limit, TrainingSpeed, Uncounted, WithoutFormula
     from walkthrough.compare.roofs import Peak
 
     result = make_result()

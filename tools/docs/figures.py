@@ -13,8 +13,8 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from studies.ablation.effects import effects
 from studies.ablation.figure import ablation_figure
 from studies.ablation.record import Ablation
-from studies.limit.figure import roofline_figure
-from studies.limit.record import Limit
+from studies.limit import Limit
+from studies.limit import figure as roofline_figure
 from studies.sweep import Sweep
 from studies.sweep import figure as sweep_figure
 from tools.docs.recorded import Recorded

@@ -9,7 +9,7 @@ from common.options import MODEL
 from labs.shared.study import FILE as LAB_FILE
 from labs.shared.study import LabStudy
 from labs.shared.study import read as read_lab
-from studies.limit.record import Limit
+from studies.limit import Limit
 from studies.study import Study, read_study
 from walkthrough.advice.gains import Advised, advise
 from walkthrough.compare import compare, gpu_memory, predictions

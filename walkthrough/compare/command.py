@@ -100,7 +100,7 @@ def _read_limit(logdir: Path) -> "Limit | None":
         return None
     if not in_clone():
         raise InputError(f"{path} is read in a clone of the project only")
-    from studies.limit.record import read
+    from studies.limit import read
 
     return read(logdir)
 

@@ -8,14 +8,14 @@ from rich.table import Table
 from rich.text import Text
 
 from studies import input as input_study
+from studies import limit as limit_study
 from studies import overhead as overhead_study
 from studies import sweep as sweep_study
 from studies.ablation import view as ablation_view
 from studies.ablation.effects import interactions
 from studies.ablation.record import Ablation
 from studies.input import InputLimit
-from studies.limit import view as limit_view
-from studies.limit.record import Limit
+from studies.limit import Limit
 from studies.overhead import Overhead
 from studies.study import Study
 from studies.sweep import Sweep
@@ -58,19 +58,19 @@ def shows(study: str) -> Callable[[Callable[[S], list[str]]], Callable[[Course],
 @shows("limit")
 def limit_speeds(limit: Limit) -> list[str]:
     """How fast the model trains on one batch that is on the device."""
-    return [_settings(limit), _table(limit_view.speeds_table(limit)), *_notes(limit)]
+    return [_settings(limit), _table(limit_study.speeds_table(limit)), *_notes(limit)]
 
 
 @shows("limit")
 def limit_facts(limit: Limit) -> list[str]:
     """The measured peaks, and what a step computes and moves."""
-    return [_table(limit_view.facts_table(limit))]
+    return [_table(limit_study.facts_table(limit))]
 
 
 @shows("limit")
 def limit_groups(limit: Limit) -> list[str]:
     """Where the time of a step goes by kind of operator, and how near its roof each is."""
-    return [_table(limit_view.groups_table(limit)), limit_view.without_formula(limit)]
+    return [_table(limit_study.groups_table(limit)), limit_study.without_formula(limit)]
 
 
 @shows("input")

@@ -1,23 +1,36 @@
-"""FLOPs and bytes of one training step, counted operator by operator from shapes.
+"""The parts of a roofline: FLOPs and bytes of one training step by operator, their time in a trace, the device's peaks.
 
 FLOPs are torch's: `torch.utils.flop_counter` has a formula for matrix products, convolutions and attention, and one
 multiply-add counts as two. Everything else (batch norm, activations, pooling, the optimizer) has no formula there and
 counts as none; it is listed, since the count is not all of the work.
+
+The peaks are not from a data sheet: those hold at clocks and with data that a training never sees. FLOP/s are measured
+by large matrix products, bytes/s by large copies. TF32 is off, as in every step.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import statistics
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from common.device import dtype_name
+from common.device import dtype_name, synchronize
+from studies.limit import Group, Uncounted, WithoutFormula
 from studies.one_batch import TrainStep, batch_on
-from walkthrough.compare.roofs import StepBytes
+from walkthrough.compare.roofs import Peak, StepBytes
+from walkthrough.results.errors import is_out_of_memory
+from walkthrough.trace import reader
+from walkthrough.trace.columns import Nesting, Trace, launching_operators
+from walkthrough.trace.steps import is_step, steps
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 RESIZE = "resize"
@@ -44,6 +57,17 @@ GROUPS = (CONVOLUTION, DEPTHWISE, *_BY_NAME, ELEMENTWISE, OPTIMIZER)
 _ALLOCATING = {"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"}
 _ALLOCATING |= {"_unsafe_view", "is_same_size", "_has_compatible_shallow_copy_type", "resize_"}
 _OVERWRITING = {"copy_", "fill_", "zero_", "normal_", "uniform_", "bernoulli_", "random_", "_foreach_zero_"}
+
+MATRICES = {"cuda": (2048, 4096, 8192, 12288), "cpu": (256, 512, 1024, 2048)}  # rows and columns
+COPIES = {"cuda": (512, 2048), "cpu": (256, 512)}  # MiB, well beyond the caches
+WINDOWS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5, 0.2, 0.02
+
+Call = Callable[[], object]
+
+OUTSIDE = None  # the operator of time that lies in no counted one
+
+Label = tuple[str, str] | tuple[None, None]  # (operator, group)
+OperatorTimes = dict[Label, float]  # ms of a mean step
 
 
 @dataclass
@@ -251,3 +275,176 @@ def _held_bytes(tensor: torch.Tensor) -> int:
         return tensor.numel() * tensor.element_size()
     sizes = zip(tensor.shape, tensor.stride(), strict=True)
     return math.prod(size if stride or not size else 1 for size, stride in sizes) * tensor.element_size()
+
+
+def operator_ms(path: Path, events: list[dict[str, Any]], names: Collection[str]) -> OperatorTimes:
+    """Where a traced step's time goes: {(operator, group): ms of a mean step}; `OUTSIDE` for what is in none of them.
+
+    path: a trace of the step that was counted. events: the same, as `tracing.traced_window` returns them, for the
+    shapes of convolutions. names: of the operators that were counted; time in what these call is theirs.
+
+    Without a GPU it is the operators' own time on the CPU; with one, that of the kernels, copies and fills of memory
+    that they launched. The optimizer's operators are those within its step, which the profiler marks.
+    """
+    trace = reader.read(path)
+    nest = Nesting(trace.operators)
+    label_of, labels = _labels(trace, nest, events, names)
+    work = [table for table in (trace.kernels, trace.copies, trace.sets) if len(table)]
+    if work:
+        parts = []
+        for table in work:
+            launched = table.call
+            within = launched >= 0  # the others were launched before the trace began, by a step that is not in it
+            parts.append((launching_operators(trace, launched)[within], table.duration[within]))
+    else:
+        own = np.where(trace.named(trace.operators, is_step), 0.0, nest.own_time())
+        parts = [(np.arange(len(trace.operators)), own)]
+    count, times = len(steps(trace).names), {}
+    for operators, us in parts:
+        label = np.where(operators >= 0, label_of[operators], 0)
+        for number, total in enumerate(np.bincount(label, us, len(labels)).tolist()):
+            if total:
+                times[labels[number]] = times.get(labels[number], 0.0) + total / 1e3 / count
+    return times
+
+
+def _labels(
+    trace: Trace, nest: Nesting, events: list[dict[str, Any]], names: Collection[str]
+) -> tuple[np.ndarray, list[Label]]:
+    """For each operator of the trace the number of its label, and the labels: (operator, group); 0 is `OUTSIDE`."""
+    shapes = {
+        event["args"].get("External id"): event["args"].get("Input Dims")
+        for event in events
+        if event.get("name") in CONVOLUTIONS and "args" in event
+    }
+    operators = trace.operators
+    parent, name_of, external = nest.parent.tolist(), operators.name.tolist(), operators.external.tolist()
+    label_of, optimizing = np.zeros(len(operators), int), set()
+    labels: dict[Label, int] = {(OUTSIDE, OUTSIDE): 0}
+    for index in nest.order.tolist():  # those that hold others come first
+        above, name = parent[index], trace.names[name_of[index]]
+        if name.startswith("Optimizer.") or above in optimizing:
+            optimizing.add(index)
+        saves = name == "aten::clone" and above >= 0 and trace.names[name_of[above]].endswith("_")
+        if above >= 0 and label_of[above] and not saves:  # saved for the backward pass: a call of its own
+            label_of[index] = label_of[above]
+        elif name in names:
+            dims = shapes.get(external[index])
+            if name in CONVOLUTIONS and not dims:
+                continue
+            label = (name, group_of(name, dims or [], index in optimizing))
+            label_of[index] = labels.setdefault(label, len(labels))
+    return label_of, list(labels)
+
+
+def groups(counter: OperatorCounter, times: OperatorTimes | None) -> list[Group]:
+    """The `Group`s of a step in the order of `GROUPS`, from its `OperatorCounter` and `operator_ms`.
+
+    times: None where operators were not timed; there are no groups then.
+    """
+    result: list[Group] = []
+    if times is None:
+        return result
+    for name in GROUPS:
+        members = [counted for counted in counter.counts.values() if counted.group == name]
+        if not members:
+            continue
+        flops = [counted.flops for counted in members if counted.flops is not None]
+        result.append(
+            Group(
+                name=name,
+                calls=sum(counted.calls for counted in members),
+                flops=sum(flops) if flops else None,
+                bytes=sum(counted.bytes for counted in members),
+                elements=sum(counted.elements for counted in members),
+                traced_ms=sum(ms for (_, group), ms in times.items() if group == name),
+            )
+        )
+    return result
+
+
+def without_formula(counter: OperatorCounter, times: OperatorTimes | None) -> WithoutFormula:
+    """The `WithoutFormula` of a step: the operators that torch counts no FLOPs for."""
+    calls, all_calls = {}, 0
+    for counted in counter.counts.values():
+        all_calls += counted.calls
+        if counted.flops is None:
+            calls[counted.name] = calls.get(counted.name, 0) + counted.calls
+    inside = {label: ms for label, ms in (times or {}).items() if label[0] is not OUTSIDE}
+    known = {label for label, counted in counter.counts.items() if counted.flops is not None}
+    uncounted_ms = sum(ms for label, ms in inside.items() if label not in known)
+    most_calls_first = sorted(calls.items(), key=lambda item: (-item[1], item[0]))
+    return WithoutFormula(
+        operators=[Uncounted(name, count) for name, count in most_calls_first],
+        calls_share=sum(calls.values()) / all_calls if all_calls else 0.0,
+        time_share=None if times is None else uncounted_ms / sum(inside.values()) if inside else 0.0,
+    )
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype, quick: bool = False) -> list[Peak]:
+    """FLOP/s of C = A @ B, square, in `dtype`, 2 n^3 FLOPs each; the best size first."""
+
+    def prepare(n: int) -> tuple[Call, int]:
+        a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+        out = torch.empty(n, n, device=device, dtype=dtype)
+        return partial(torch.mm, a, b, out=out), 2 * n**3
+
+    sizes = MATRICES[device.type]
+    return _best_first(
+        device, sizes[:2] if quick else sizes, prepare, lambda n: f"{n} x {n} {dtype_name(dtype)}", quick
+    )
+
+
+def peak_bytes(device: torch.device, quick: bool = False) -> list[Peak]:
+    """Bytes/s of a copy within the device's memory; the best size first.
+
+    A byte that is copied counts twice, once read and once written.
+    """
+
+    def prepare(mib: int) -> tuple[Call, int]:
+        source = torch.ones(mib * 2**20 // 4, device=device)
+        target = torch.zeros_like(source)  # written to, so that its pages are there
+        return partial(target.copy_, source), 2 * source.nbytes
+
+    sizes = COPIES[device.type]
+    return _best_first(device, sizes[:1] if quick else sizes, prepare, lambda mib: f"{mib} MiB copied", quick)
+
+
+def _best_first(
+    device: torch.device,
+    sizes: Sequence[int],
+    prepare: Callable[[int], tuple[Call, int]],
+    name: Callable[[int], str],
+    quick: bool,
+) -> list[Peak]:
+    """A `Peak` for each size that fits into memory. prepare(size): what to call, and the amount of work of a call."""
+    seconds, peaks = QUICK_WINDOW_SECONDS if quick else WINDOW_SECONDS, []
+    for size in sizes:
+        try:
+            call, amount = prepare(size)
+            rates = [amount * rate for rate in call_rates(device, call, seconds)]
+        except Exception as error:  # the sizes grow: what fits is enough
+            if not peaks or not is_out_of_memory(error):
+                raise
+            break
+        peaks.append(Peak(name(size), statistics.median(rates), rates))
+    return sorted(peaks, key=lambda peak: peak.median, reverse=True)
+
+
+def call_rates(device: torch.device, call: Call, seconds: float) -> list[float]:
+    """Calls per second of each of `WINDOWS` windows, the device synchronised at a window's edges only."""
+    _seconds(device, call, 1)  # the first call: kernels are loaded, pages touched
+    calls = 1
+    while (elapsed := _seconds(device, call, calls)) < seconds / 4:
+        calls *= 2
+    calls = max(1, round(calls * seconds / elapsed))
+    return [calls / _seconds(device, call, calls) for _ in range(WINDOWS)]
+
+
+def _seconds(device: torch.device, call: Call, calls: int) -> float:
+    synchronize(device)
+    begin = time.perf_counter()
+    for _ in range(calls):
+        call()
+    synchronize(device)
+    return time.perf_counter() - begin

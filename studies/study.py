@@ -127,18 +127,17 @@ def read(kind: type[S], logdir: str | Path) -> S | None:
 
 def read_study(name: str, logdir: str | Path) -> Study | None:
     """The result of the study of that name, one of `STUDIES`; see `read`."""
-    return part(name, "record").read(logdir)
+    return module(name).read(logdir)
 
 
-def part(name: str, what: str) -> Any:
-    """The module of a study; of one that is still a package, its module for `what`."""
-    module = import_module(f"studies.{name}")
-    return import_module(f"studies.{name}.{what}") if hasattr(module, "__path__") else module
+def module(name: str) -> Any:
+    """The module of the study of that name: its `FILE`, read, show and draw."""
+    return import_module(f"studies.{name}")
 
 
 def files() -> dict[str, str]:
     """{file name: the name of its study} of all studies."""
-    return {part(name, "record").FILE: name for name in STUDIES}
+    return {module(name).FILE: name for name in STUDIES}
 
 
 def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOptions:
@@ -196,7 +195,7 @@ def write(path: Path, result: Study) -> None:
 def plot(name: str, path: Path | None, result: Study) -> None:
     """Draw the result of the study of that name into the file `path`, if one is named; see `check_plot`."""
     if path:
-        part(name, "figure").draw(result, path)
+        module(name).draw(result, path)
         print(f"drawn: {path}", file=sys.stderr)
 
 
@@ -205,7 +204,7 @@ def print_result(name: str, as_json: bool, path: Path, result: Study, more: str 
     if as_json:
         print(json.dumps(result.as_json(), indent=2))
         return
-    part(name, "view").show(result, console())
+    module(name).show(result, console())
     print(f"written to {path}{more}")
 
 

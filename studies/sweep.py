@@ -329,8 +329,8 @@ class ResourceUse:
 def measured_here(options: StepOptions, pin_memory: bool) -> CellRun:
     """Measure one setting, that of the options, in this process."""
     from common.timing import Plan
-    from studies.ablation.plan import Optimisations
-    from studies.ablation.program import timed
+    from studies.ablation import Optimisations
+    from studies.switches import timed
 
     if options.quick:
         plan = Plan(warmup_steps=1, warmup_seconds=0.0, windows=3, window_steps=1, window_seconds=0.1)

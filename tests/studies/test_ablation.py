@@ -21,10 +21,22 @@ from test_steps import reads
 from common import data
 from common.options import StepOptions
 from common.session import unmet_need
-from studies import study
-from studies.ablation import effects, figure, measure, plan, program, record, view
-from studies.ablation.plan import LADDER, PAIRS, Optimisations, Pair, Variant, no_effect, pairs, variants
-from studies.ablation.record import FILE, Ablation, Measurement, NotMeasured, read
+from studies import ablation as ablate
+from studies import effects, study, switches
+from studies.ablation import (
+    FILE,
+    LADDER,
+    PAIRS,
+    Ablation,
+    Measurement,
+    NotMeasured,
+    Optimisations,
+    Pair,
+    Variant,
+    no_effect,
+    read,
+    variants,
+)
 from walkthrough.cli import main
 from walkthrough.compare import statistics
 from walkthrough.compare.figures import MEMORY, SPEED, UNRESOLVED
@@ -67,7 +79,7 @@ def bench(monkeypatch, stand_in, tmp_path, capture_step, request):
 
     monkeypatch.setattr(torch, "compile", leave)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    monkeypatch.setattr(program, "classifier", lambda *_: models.append(SmallNet()) or models[-1])
+    monkeypatch.setattr(switches, "classifier", lambda *_: models.append(SmallNet()) or models[-1])
 
     def with_model(training, model):
         return SimpleNamespace(
@@ -83,7 +95,7 @@ def bench(monkeypatch, stand_in, tmp_path, capture_step, request):
         step = capture_step(NAMES[k], *(str(word) for item in words.items() for word in item))
         yield with_model(step, step.model)
         compiled.clear()
-        training = program.training(Optimisations(**dict.fromkeys(plan.NAMES[:k], True)), step.args)
+        training = switches.training(Optimisations(**dict.fromkeys(ablate.NAMES[:k], True)), step.args)
         yield with_model(training, models[-1])
 
     return both
@@ -97,7 +109,7 @@ def closure(function):
 
 
 def test_the_optimisations_are_the_steps():
-    assert (*(name[3:] for name in NAMES[1:-1]), "tf32") == plan.NAMES  # the last step needs several processes
+    assert (*(name[3:] for name in NAMES[1:-1]), "tf32") == ablate.NAMES  # the last step needs several processes
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")
@@ -154,14 +166,14 @@ def test_its_loader_is_that_step_s(bench, k):
 def printed(capsys, on=(), **changes):
     """What a measurement's process prints: its last line."""
     options = asdict(replace(OPTIONS, **changes))
-    program.main(json.dumps({"on": dict.fromkeys(on, True), "options": options}, default=str))
+    switches.main(json.dumps({"on": dict.fromkeys(on, True), "options": options}, default=str))
     return json.loads(capsys.readouterr().out.splitlines()[-1])["answer"]
 
 
 @pytest.fixture
 def small(monkeypatch, stand_in):
-    monkeypatch.setattr(program, "classifier", lambda *_: SmallNet())
-    monkeypatch.setattr(program, "QUICK", replace(program.QUICK, window_seconds=0.0))
+    monkeypatch.setattr(switches, "classifier", lambda *_: SmallNet())
+    monkeypatch.setattr(switches, "QUICK", replace(switches.QUICK, window_seconds=0.0))
 
 
 def test_a_measurement_prints_its_windows_step_time_and_first_step(small, capsys):
@@ -199,19 +211,19 @@ def test_what_cannot_be_run_is_one_line(small, capsys, monkeypatch):
         raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")
 
     with monkeypatch.context() as patch:
-        patch.setattr(program, "time_training", killed)
+        patch.setattr(switches, "time_training", killed)
         assert "killed by signal" in printed(capsys, on)["failed"]  # which need not happen again
 
     def no_memory(*_, **__):
         raise MemoryError("DefaultCPUAllocator: can't allocate memory")
 
     with monkeypatch.context() as patch:
-        patch.setattr(program, "time_training", no_memory)
+        patch.setattr(switches, "time_training", no_memory)
         assert printed(capsys, on)["not_run"].endswith("with batch size 8: try --batch-size 4")
         assert printed(capsys, on[1:])["not_run"].endswith("try a smaller --model or --image-size")  # step 00's batch
-    monkeypatch.setattr(program, "classifier", no_memory)
+    monkeypatch.setattr(switches, "classifier", no_memory)
     assert "out of memory" in printed(capsys, on)["not_run"]
-    monkeypatch.setattr(program, "classifier", lambda *_: 1 / 0)
+    monkeypatch.setattr(switches, "classifier", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         printed(capsys, on)
 
@@ -229,13 +241,13 @@ def names_of(variants):
 
 def test_on_a_gpu_every_optimisation_is_enabled_and_left_out():
     every = variants({})
-    first = ["baseline", *(f"baseline + {name}" for name in plan.NAMES), "full", "control"]
+    first = ["baseline", *(f"baseline + {name}" for name in ablate.NAMES), "full", "control"]
     last = [f"baseline + {pair}" for pair in PAIRS]
     names = names_of(every)
     assert (names[: len(first)], names[-len(last) :]) == (first, last)
     assert sorted(names[len(first) : -len(last)]) == sorted([
         "full without compile_loss and cuda_graphs",
-        *(f"full without {name}" if name in LADDER else f"full + {name}" for name in plan.NAMES),
+        *(f"full without {name}" if name in LADDER else f"full + {name}" for name in ablate.NAMES),
     ])  # fmt: skip
     by_name = {variant.name: set(variant.on) for variant in every}
     assert by_name["baseline"] == by_name["control"] == set()
@@ -249,14 +261,14 @@ def test_on_a_gpu_every_optimisation_is_enabled_and_left_out():
 
 def test_what_needs_another_comes_and_goes_with_it():
     by_name = {variant.name: set(variant.on) for variant in variants({})}
-    for name, needed in plan.NEEDS.items():
-        assert by_name[f"baseline + {name}"] == by_name[plan.alone(name)] == {needed, name}
-        assert plan.before(name) == f"baseline + {needed}"
+    for name, needed in ablate.NEEDS.items():
+        assert by_name[f"baseline + {name}"] == by_name[ablate.alone(name)] == {needed, name}
+        assert ablate.before(name) == f"baseline + {needed}"
         assert name not in by_name[f"full without {needed}"]
-        with_it, without_it = (by_name[variant] for variant in plan.in_full(needed))
+        with_it, without_it = (by_name[variant] for variant in ablate.in_full(needed))
         assert with_it == without_it | {needed}
         assert by_name[f"full without {name}"] == set(LADDER) - {name}
-    assert plan.before("amp") == "baseline"
+    assert ablate.before("amp") == "baseline"
 
 
 def test_what_is_measured_alone_is_in_no_ladder():
@@ -273,7 +285,7 @@ def test_what_has_no_effect_on_this_device_is_not_measured():
     assert reasons["amp"] == "autocast is off: so"
     assert reasons["prefetch_stream"].startswith("no GPU: there is no copy to overlap")
     every = variants(reasons)
-    without_all = plan.in_full("compile")[0]  # full without all that needs compile, whether it has an effect or not
+    without_all = ablate.in_full("compile")[0]  # full without all that needs compile, whether it has an effect or not
     named = set(names_of(every)) - {without_all}
     assert not [name for name in named if any(reason in name for reason in reasons)]
     assert next(variant for variant in every if variant.name == "full").on == LADDER  # as step 15 on a CPU
@@ -293,31 +305,6 @@ def test_where_compile_cannot_run_the_full_ladder_is_without_it():
     every = variants(compiling)
     assert not any(set(compiling) & set(variant.on) for variant in every)
     assert "full without amp" in names_of(every)
-
-
-def test_all_pairs_are_every_two_that_do_not_replace_each_other():
-    every = [str(pair) for pair in pairs({}, all_pairs=True)]
-    assert len(every) == len(set(every))
-    assert {str(pair) for pair in PAIRS} <= set(every)
-    assert "pinned_memory + on_device_data" not in every
-    for needed in ("small_images + reduced_h2d_copy", "reduced_h2d_copy + small_images", "compile + cuda_graphs"):
-        assert needed not in every
-    assert {"on_device_data + compile", "amp + bigger_batch"} <= set(every)
-    assert all(pair.why for pair in pairs({}))
-    assert names_of(variants({}, all_pairs=True))[-1].startswith("baseline + ")
-
-
-def test_the_two_of_a_pair_share_no_optimisation_and_neither_replaces_the_other():
-    every = {frozenset((pair.first, pair.second)) for pair in pairs({}, all_pairs=True)}
-    on = {name: set(variant.on) for name in plan.NAMES for variant in variants({}) if variant.name == plan.alone(name)}
-    for first, second in itertools.combinations(plan.NAMES, 2):
-        shared = on[first] & on[second]
-        replaced = "on_device_data" in (first, second) and (on[first] | on[second]) & set(plan.REPLACED)
-        assert (frozenset((first, second)) in every) == (not shared and not replaced), (first, second)
-    for variant in variants({}, all_pairs=True):
-        for pair in pairs({}, all_pairs=True):
-            if variant.name == plan.together(pair):
-                assert set(variant.on) == on[pair.first] | on[pair.second]
 
 
 def test_a_pair_reads_as_its_two_names():
@@ -344,9 +331,9 @@ def fake(monkeypatch):
                  "first_step_seconds": 0.5, "batch_size": 32}  # fmt: skip
         return state.answers.get(variant.name, plain)
 
-    monkeypatch.setattr(measure, "measured", measured)
-    monkeypatch.setattr(measure, "classifier", lambda *_: None)
-    for module in ("common.device", "walkthrough.results.environment", "studies.ablation.measure"):
+    monkeypatch.setattr(ablate, "measured", measured)
+    monkeypatch.setattr("common.model.classifier", lambda *_: None)
+    for module in ("common.device", "walkthrough.results.environment", "studies.ablation"):
         monkeypatch.setattr(f"{module}.cpu_bf16_hardware", lambda: state.bf16)
     return state
 
@@ -368,7 +355,7 @@ def test_runs_are_interleaved_and_every_measurement_is_kept(fake, tmp_path, caps
         (run, name) for run in (1, 2, 3) for name in (EVERY[::-1] if run == 2 else EVERY)
     ]
     assert ablation.measurements[1].samples_per_second == Throughput(100.0, [99.0, 100.0, 102.0])
-    assert (ablation.whole_runs, ablation.missing, ablation.precision) == (3, [], "float32")
+    assert (ablation.missing, ablation.precision) == ([], "float32")
     text = capsys.readouterr().out
     no_amp = "amp has no effect on this device: autocast is off: this CPU has no bf16"
     for words in (no_amp, "3 interleaved run(s)", "No measurable interaction", "full", "Smoke run"):
@@ -408,37 +395,37 @@ def test_where_it_is_chosen_amp_is_in_the_full_ladder_and_else_it_has_no_effect(
 
 def test_the_time_to_go_is_printed_once_a_program_of_each_kind_ran():
     plain, compiled = Variant("a", ("amp",)), Variant("b", ("amp", "compile"))
-    assert measure._to_go({False: [60.0], True: []}, [plain, compiled]) == ""
-    assert measure._to_go({False: [60.0], True: []}, [plain, plain]) == ", about 2 min to go"
-    assert measure._to_go({False: [60.0], True: [300.0, 120.0, 180.0]}, [plain, compiled]) == ", about 4 min to go"
+    assert ablate._to_go({False: [60.0], True: []}, [plain, compiled]) == ""
+    assert ablate._to_go({False: [60.0], True: []}, [plain, plain]) == ", about 2 min to go"
+    assert ablate._to_go({False: [60.0], True: [300.0, 120.0, 180.0]}, [plain, compiled]) == ", about 4 min to go"
 
 
 @pytest.mark.parametrize("ends, code", [(KeyboardInterrupt, 130), (SystemExit(143), 143)])
 def test_ctrl_c_leaves_what_was_measured_and_resume_goes_on_there(fake, tmp_path, capsys, ends, code):
     fake.ends, fake.stop = ends, 0
     assert ended(tmp_path, "--runs", 2) == code
-    assert "--resume" not in capsys.readouterr().err
+    assert "goes on" not in capsys.readouterr().err
     fake.stop = 5
     assert ended(tmp_path, "--runs", 2) == code
-    assert "--resume goes on" in capsys.readouterr().err
+    assert "the same command goes on" in capsys.readouterr().err
     assert len(read(tmp_path).measurements) == 5
     fake.log, fake.stop = [], None
-    assert ended(tmp_path, "--runs", 2, "--resume") == 0
+    assert ended(tmp_path, "--runs", 2) == 0
     assert fake.log == EVERY[5:] + EVERY[::-1]
     assert read(tmp_path).missing == []
 
 
 def test_resume_adds_runs_and_does_nothing_where_all_is_done(fake, tmp_path, capsys, monkeypatch):
-    assert ended(tmp_path, "--runs", 2, "--resume") == 0  # nothing is there: a new one
+    assert ended(tmp_path, "--runs", 2) == 0  # nothing is there: a new one
     fake.log = []
-    assert ended(tmp_path, "--runs", 1, "--resume") == 0
+    assert ended(tmp_path, "--runs", 1) == 0
     assert fake.log == []
-    assert ended(tmp_path, "--runs", 3, "--resume") == 0
+    assert ended(tmp_path, "--runs", 3) == 0
     assert fake.log == EVERY
     assert read(tmp_path).runs == 3
-    monkeypatch.setattr(measure, "code_hash", lambda *_: "other")  # what is whole can be shown for ever
+    monkeypatch.setattr(ablate, "code_hash", lambda *_: "other")  # what is whole can be shown for ever
     capsys.readouterr()
-    assert ended(tmp_path, "--runs", 3, "--resume") == 0
+    assert ended(tmp_path, "--runs", 3) == 0
     assert fake.log == EVERY
     assert "3 interleaved run(s)" in capsys.readouterr().out
 
@@ -453,38 +440,34 @@ def refused(tmp_path, capsys, *words):
 def test_another_ablation_is_not_touched(fake, tmp_path, capsys, monkeypatch):
     ended(tmp_path, "--runs", 1)
     before = (tmp_path / FILE).read_bytes()
-    line = refused(tmp_path, capsys, "--runs", 1)
-    for words in ("1 of 1 runs whole", "--resume goes on", "larger --runs adds runs", "another --logdir"):
-        assert words in line
-    assert "seed 0, not 3" in refused(tmp_path, capsys, "--resume", "--seed", 3)
-    assert "all pairs False, not True" in refused(tmp_path, capsys, "--resume", "--all-pairs")
-    assert "image size 48, not 64" in refused(tmp_path, capsys, "--resume", "--image-size", 64)
-    assert "precision 'float32', not 'bfloat16'" in refused(tmp_path, capsys, "--resume", "--precision", "bf16")
+    assert "seed 0, not 3" in refused(tmp_path, capsys, "--seed", 3)
+    assert "image size 48, not 64" in refused(tmp_path, capsys, "--image-size", 64)
+    assert "precision 'float32', not 'bfloat16'" in refused(tmp_path, capsys, "--precision", "bf16")
     with monkeypatch.context() as patch:
         patch.setattr("walkthrough.results.environment.usable_cores", lambda: 99)
         patch.setattr("studies.study.usable_cores", lambda: 99)
-        assert refused(tmp_path, capsys, "--resume", "--runs", 2).count(", not 99") == 1
+        assert refused(tmp_path, capsys, "--runs", 2).count(", not 99") == 1
     with monkeypatch.context() as patch:
         patch.setattr("torch.__version__", "1.0")
-        line = refused(tmp_path, capsys, "--resume", "--runs", 2)
+        line = refused(tmp_path, capsys, "--runs", 2)
         assert re.search(r"torch '[^']+', not '1\.0'", line)
-        assert "seed 0, not 3" in refused(tmp_path, capsys, "--resume", "--runs", 1, "--seed", 3)
+        assert "seed 0, not 3" in refused(tmp_path, capsys, "--runs", 1, "--seed", 3)
     with monkeypatch.context() as patch:
-        patch.setattr(measure, "code_hash", lambda *_: "other")
-        line = refused(tmp_path, capsys, "--resume", "--runs", 2)
+        patch.setattr(ablate, "code_hash", lambda *_: "other")
+        line = refused(tmp_path, capsys, "--runs", 2)
         assert "the code of steps/, common/ or walkthrough/ has changed" in line
     with FileLock(tmp_path / ".ablation.lock"):
-        assert "another `ablate`" in refused(tmp_path, capsys, "--resume")
+        assert "another `ablate`" in refused(tmp_path, capsys)
     assert (tmp_path / FILE).read_bytes() == before
     (tmp_path / FILE).write_text('{"schema": 1}')
-    assert "has schema 1; this version reads schema 2" in refused(tmp_path, capsys, "--resume")
+    assert "has schema 1; this version reads schema 2" in refused(tmp_path, capsys)
     assert "must end in .svg or .png" in refused(tmp_path / "new", capsys, "--plot", "x.gif")
     assert not (tmp_path / "new").exists()
 
 
 def test_code_that_changes_while_measuring_stops_it(fake, tmp_path, capsys, monkeypatch):
     hashes = iter(["a", "a", "a", "b"])
-    monkeypatch.setattr(measure, "code_hash", lambda *_: next(hashes))
+    monkeypatch.setattr(ablate, "code_hash", lambda *_: next(hashes))
     assert ended(tmp_path) == 2
     assert "changed while measuring" in capsys.readouterr().err
     assert len(read(tmp_path).measurements) == 2
@@ -515,14 +498,14 @@ def test_a_measurement_that_broke_is_tried_again(fake, tmp_path, capsys):
     assert fake.log.count("full") == 2
     assert "failed: killed by SIGKILL" in capsys.readouterr().err
     fake.answers, fake.log = {}, []
-    assert ended(tmp_path, "--runs", 2, "--resume") == 0
+    assert ended(tmp_path, "--runs", 2) == 0
     assert fake.log == ["full", "full"]
 
 
 def test_a_variant_that_ran_once_is_not_left_out_later(fake, tmp_path):
     ended(tmp_path, "--runs", 1)
     fake.answers["full"] = fake.answers["baseline"] = {"not_run": "out of memory"}
-    assert ended(tmp_path, "--runs", 2, "--resume") == 1
+    assert ended(tmp_path, "--runs", 2) == 1
     ablation = read(tmp_path)
     assert ablation.not_run == []
     assert [variant.name for _, variant in ablation.missing] == ["full", "baseline"]  # run 2 goes backwards
@@ -535,7 +518,7 @@ def test_without_a_baseline_there_is_nothing_to_measure(fake, tmp_path, capsys):
 
 
 def answer_of(code):
-    return measure.measured(Variant("full", ("amp",)), OPTIONS, command=(sys.executable, "-S", "-c", code))
+    return ablate.measured(Variant("full", ("amp",)), OPTIONS, command=(sys.executable, "-S", "-c", code))
 
 
 def test_a_process_answers_in_json_and_one_that_dies_with_its_last_line(monkeypatch):
@@ -549,101 +532,6 @@ def test_a_process_answers_in_json_and_one_that_dies_with_its_last_line(monkeypa
     value = answer_of(code)["not_run"]
     assert Optimisations(**value["on"]) == Optimisations(amp=True)
     assert options_from(value["options"]) == OPTIONS
-
-
-# Only some of it
-
-
-@pytest.mark.parametrize(
-    "only, wanted",
-    [
-        (["amp"], ["baseline", "baseline + amp", "baseline + compile", "full", "control", "full without amp"]),
-        (["compile_loss"], ["baseline", "baseline + compile", "baseline + compile_loss", "full", "control",
-                            "full without compile_loss"]),
-        (["compile"], ["baseline", "baseline + compile", "control", "full without compile",
-                       "full without compile_loss and cuda_graphs"]),
-        (["tf32", "amp"], ["baseline", "baseline + amp", "baseline + compile", "baseline + tf32", "full", "control",
-                           "full without amp", "full + tf32", "baseline + amp + tf32"]),
-    ],
-)  # fmt: skip
-def test_of_some_optimisations_what_their_effects_and_pairs_need_is_measured(only, wanted):
-    every = variants({})
-    assert names_of(plan.selected(every, only)) == [name for name in names_of(every) if name in wanted]
-    assert set(wanted) <= set(names_of(every))
-
-
-def test_of_no_names_and_of_all_everything_is_measured():
-    every = variants({})
-    assert plan.selected(every, ()) == plan.selected(every, plan.NAMES) == every
-
-
-def test_what_has_no_effect_or_no_place_in_the_full_ladder_is_not_measured_there():
-    on_cpu = plan.selected(variants(ON_NO_GPU), ["amp", "channels_last"])
-    assert not any("amp" in variant.name for variant in on_cpu)
-    alone_only = plan.selected(variants(ON_NO_GPU[1:], alone_only=["amp"]), ["amp"])
-    assert names_of(alone_only) == ["baseline", "baseline + amp", "control"]
-
-
-ONLY = names_of(plan.selected(variants(ON_NO_GPU), ["channels_last", "on_device_data"]))
-
-
-def test_only_measures_the_effects_that_it_names_and_resume_adds_the_others(fake, tmp_path, capsys):
-    assert ended(tmp_path, "--runs", 2, "--only", "on_device_data, channels_last") == 0
-    assert fake.log == ONLY + ONLY[::-1]
-    assert f"{2 * len(ONLY)} of 2 x {len(ONLY)} measurements to go" in capsys.readouterr().out
-    first = read(tmp_path).measurements
-    with_effect = [effect.optimisation for effect in effects.effects(read(tmp_path)) if effect.in_full]
-    assert with_effect == ["on_device_data", "channels_last"]
-    fake.log = []
-    assert ended(tmp_path, "--runs", 2, "--resume") == 0
-    assert sorted(fake.log) == sorted(2 * [name for name in EVERY if name not in ONLY])
-    ablation = read(tmp_path)
-    assert ablation.measurements[: len(first)] == first
-    assert (ablation.missing, ablation.whole_runs) == ([], 2)
-
-
-def test_only_goes_on_with_an_ablation_and_loses_none_of_it(fake, tmp_path, monkeypatch):
-    fake.stop = 3
-    ended(tmp_path, "--runs", 2)
-    first = read(tmp_path).measurements
-    fake.log, fake.stop = [], None
-    assert ended(tmp_path, "--runs", 1, "--resume", "--only", "on_device_data,channels_last") == 0
-    done = {measurement.variant for measurement in first}
-    assert fake.log == [name for name in ONLY if name not in done] + ONLY[::-1]
-    assert read(tmp_path).measurements[:3] == first
-    assert read(tmp_path).runs == 2, "as many as there were"
-    monkeypatch.setattr(measure, "code_hash", lambda *_: "other")  # what is whole can be shown for ever
-    assert ended(tmp_path, "--runs", 1, "--resume", "--only", "on_device_data") == 0
-
-
-def test_what_only_names_and_failed_is_the_command_s_failure(fake, tmp_path):
-    fake.answers["baseline + channels_last"] = {"failed": "killed by SIGKILL"}
-    assert ended(tmp_path, "--runs", 1, "--only", "channels_last") == 1
-    assert ended(tmp_path, "--runs", 1, "--resume", "--only", "on_device_data") == 0
-
-
-def test_a_full_ladder_that_cannot_be_compiled_is_measured_without_compiling_by_only_too(fake, tmp_path):
-    fake.answers["baseline + compile"] = {"not_run": "torch.compile found no C++ compiler that works"}
-    assert ended(tmp_path, "--runs", 1, "--only", "channels_last") == 0
-    ablation = read(tmp_path)
-    assert ablation.not_run == []
-    assert "compile" not in ablation.by_run("full")[1].on
-    assert effects.effects(ablation)[plan.NAMES.index("channels_last")].in_full
-
-
-@pytest.mark.parametrize(
-    "names, message",
-    [
-        ("chanels_last", "there is no optimisation 'chanels_last': did you mean channels_last?"),
-        ("amp,13_compile", "there is no optimisation '13_compile': did you mean compile?"),
-        ("amp,", "there is no optimisation '': they are amp, bigger_batch, "),
-        ("pinned_memory", "no effect on this device (pinned_memory: no GPU: nothing is copied to a device"),
-    ],
-)
-def test_names_that_nothing_can_be_measured_of_are_one_line(fake, tmp_path, capsys, names, message):
-    assert message in refused(tmp_path, capsys, "--only", names)
-    assert fake.log == []
-    assert not (tmp_path / FILE).exists()
 
 
 # What follows from the runs
@@ -661,7 +549,7 @@ def make_ablation(speeds, **changes):
     values = dict(
         schema=2, setup=Setup("Test GPU", None, "cifar10", "mobilenet_v2", 224), device_type="cuda",
         precision="bfloat16", seed=0, quick=False, notes=[], environment=make_result().environment,
-        started="2026-01-01", batch_size=128, workers=8, all_pairs=False, code="c", runs=3, no_effect=[], not_run=[],
+        started="2026-01-01", batch_size=128, workers=8, code="c", runs=3, no_effect=[], not_run=[],
         measurements=measurements,
     )  # fmt: skip
     return Ablation(**(values | changes))
@@ -826,16 +714,9 @@ def test_the_prediction_counts_nothing_twice_and_only_what_is_in_the_full_ladder
     assert predicted.ratio == pytest.approx(2 * 1.5 * 1.5 * 1.2)
 
 
-def test_windows_that_differ_widely_are_reported():
-    assert "UNSTEADY" not in shown(make_ablation(BASE))
-    [first, *others] = make_ablation(BASE).measurements
-    disturbed = replace(first, samples_per_second=Throughput(100.0, [40.0, 100.0, 101.0]))
-    assert "UNSTEADY" in shown(make_ablation({}, measurements=[disturbed, *others]))
-
-
 def shown(ablation, width=140):
     console = Console(width=width, highlight=False, file=io.StringIO())
-    view.show(ablation, console)
+    effects.show(ablation, console)
     return console.file.getvalue()
 
 
@@ -852,7 +733,7 @@ def test_the_tables_name_what_interacts_and_what_has_no_effect():
     assert "[1] compile has no effect on this device: no compiler." in text
     assert "full was not run: out of memory." in text
     assert "A note." in text
-    assert "--resume goes on" in text
+    assert "the same command goes on" in text
     narrow = shown(ablation, width=80)
     assert max(map(len, narrow.splitlines())) <= 80
     assert "…" not in narrow
@@ -911,15 +792,15 @@ def test_a_broken_file_is_refused(tmp_path, change, words):
 def test_the_figure_is_what_its_name_says(tmp_path):
     speeds = BASE | arms((270.0, 540.0, 270.0)) | {"full": [1000.0] * 3, "full without amp": [100.0] * 3}
     ablation = make_ablation(speeds, no_effect=[NotMeasured("compile", "no compiler")])
-    figure.draw(ablation, tmp_path / "effects.svg")
-    figure.draw(ablation, tmp_path / "effects.png")
+    effects.draw(ablation, tmp_path / "effects.svg")
+    effects.draw(ablation, tmp_path / "effects.png")
     text = (tmp_path / "effects.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     for words in ("multiprocess loading", "baseline over baseline, no measurable difference", "alone: over the",
                   "no effect on this device", "not measured", "mean of 3 interleaved runs"):  # fmt: skip
         assert words in text
     assert (tmp_path / "effects.png").read_bytes().startswith(b"\x89PNG")
-    axes = figure.ablation_figure(ablation).axes[0]
+    axes = effects.figure(ablation).axes[0]
     assert axes.get_xscale() == "log"
     assert axes.get_xlim()[0] < 0.99
     assert axes.get_xlim()[1] > 10
@@ -927,15 +808,15 @@ def test_the_figure_is_what_its_name_says(tmp_path):
     assert points[SPEED] == [pytest.approx(1.5), pytest.approx(1.2)]
     assert points[MEMORY] == [pytest.approx(10.0)]
     assert points[UNRESOLVED] == [effects.control(ablation).ratio], "grey: no measurable difference"
-    figure.draw(make_ablation({}), tmp_path / "empty.svg")
+    effects.draw(make_ablation({}), tmp_path / "empty.svg")
     with pytest.raises(InputError):
-        figure.draw(ablation, tmp_path / "effects.html")
+        effects.draw(ablation, tmp_path / "effects.html")
 
 
 @pytest.mark.parametrize("low, high", [(0.95, 1.2), (0.85, 1.3), (0.9, 5.7), (0.1, 2), (0.04, 30), (0.001, 1000)])
 def test_the_axis_has_ticks_at_any_scale(low, high):
-    ticks = figure.shown_ticks(low, high)
-    assert 2 <= len(ticks) <= figure.MOST_TICKS
+    ticks = effects.shown_ticks(low, high)
+    assert 2 <= len(ticks) <= effects.MOST_TICKS
     assert 1 in ticks
     assert low <= min(ticks) <= max(ticks) <= high
 
@@ -945,7 +826,7 @@ def test_the_axis_has_ticks_at_any_scale(low, high):
 
 def test_a_real_run_measures_writes_and_draws(tmp_path, monkeypatch, capsys):
     few = [Variant("baseline", ()), Variant("baseline + on_device_data", ("on_device_data",))]
-    monkeypatch.setattr(record, "variants", lambda *_: few)
+    monkeypatch.setattr(ablate, "variants", lambda *_: few)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")  # a small model gains nothing from more, and tests share the machine
     small = "--model", "shufflenet_v2_x0_5"
     assert ended(tmp_path, *small, "--runs", 1, "--data", tmp_path, "--json", "--plot", tmp_path / "effects.svg") == 0

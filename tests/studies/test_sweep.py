@@ -23,8 +23,8 @@ from support import ROOT, SmallNet
 from common.options import StepOptions
 from common.timing import Timing, Window
 from studies import study, sweep
-from studies.ablation import program as training_program
-from studies.ablation.plan import NAMES
+from studies import switches as training_program
+from studies.ablation import NAMES
 from studies.sweep import FILE, Cell, CellRun, ProcessMemory, Setting, Sweep, read
 from walkthrough.cli import main
 from walkthrough.compare import isolated, statistics

@@ -10,9 +10,9 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from studies.ablation.effects import effects
-from studies.ablation.figure import ablation_figure
-from studies.ablation.record import Ablation
+from studies.ablation import Ablation
+from studies.effects import effects
+from studies.effects import figure as ablation_figure
 from studies.limit import Limit
 from studies.limit import figure as roofline_figure
 from studies.sweep import Sweep

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 import plotly.graph_objects as go
 from IPython.display import display
 
-from studies.ablation.effects import control, effects
-from studies.ablation.record import Ablation
+from studies.ablation import Ablation
+from studies.effects import control, effects
 from tools.docs import figures
 from tools.docs.recorded import Recorded
 from walkthrough.compare.figures import (

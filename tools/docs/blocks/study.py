@@ -7,13 +7,12 @@ from typing import TypeVar, cast
 from rich.table import Table
 from rich.text import Text
 
+from studies import effects as effects
 from studies import input as input_study
 from studies import limit as limit_study
 from studies import overhead as overhead_study
 from studies import sweep as sweep_study
-from studies.ablation import view as ablation_view
-from studies.ablation.effects import interactions
-from studies.ablation.record import Ablation
+from studies.ablation import Ablation
 from studies.input import InputLimit
 from studies.limit import Limit
 from studies.overhead import Overhead
@@ -82,28 +81,28 @@ def input_limit(result: InputLimit) -> list[str]:
 @shows("ablation")
 def ablation_programs(ablation: Ablation) -> list[str]:
     """The baseline, the same again, and the full ladder."""
-    return [_table(ablation_view.programs_table(ablation)), *_plain(ablation_view.control_lines(ablation))]
+    return [_table(effects.programs_table(ablation)), *_plain(effects.control_lines(ablation))]
 
 
 @shows("ablation")
 def ablation_effects(ablation: Ablation) -> list[str]:
     """What each optimisation gains alone and in the full ladder."""
-    table, notes = ablation_view.effects_table(ablation)
+    table, notes = effects.effects_table(ablation)
     programs = {measurement.variant for measurement in ablation.measurements}
     return [
         f"{ablation.run_count} interleaved runs of {len(programs)} programs.",
         _table(table),
         *(f"\\[{number}\\] {escaped(note)}" for number, note in enumerate(notes, start=1)),
-        *_plain(ablation_view.place_lines(ablation)),
+        *_plain(effects.place_lines(ablation)),
     ]
 
 
 @shows("ablation")
 def ablation_pairs(ablation: Ablation) -> list[str]:
     """The pairs that were measured, and which of them measurably interact."""
-    pairs = interactions(ablation)
-    lines = (*ablation_view.interaction_lines(pairs), *ablation_view.tf32_lines(ablation))
-    return [_table(ablation_view.pairs_table(pairs)), *_plain(lines)]
+    pairs = effects.interactions(ablation)
+    lines = (*effects.interaction_lines(pairs), *effects.tf32_lines(ablation))
+    return [_table(effects.pairs_table(pairs)), *_plain(lines)]
 
 
 @shows("overhead")

@@ -3,7 +3,7 @@
 With nothing on it is step 00, with all up to step k it is step k; a test holds it to that. The steps are the lesson,
 one change after the other; this is for the combinations that the ladder passes by.
 
-Each measurement is a process of its own, `python -m studies.ablation.program JSON`: what one compiled, allocated
+Each measurement is a process of its own, `python -m studies.switches JSON`: what one compiled, allocated
 or chose does not reach the next.
 """
 
@@ -26,7 +26,7 @@ from common.loaders import DeviceLoader, Loader, Prefetcher
 from common.model import classifier
 from common.options import StepOptions
 from common.timing import Plan, Timing, TrainStep, time_training
-from studies.ablation.plan import BASELINE_BATCH, Optimisations
+from studies.ablation import BASELINE_BATCH, Optimisations
 from walkthrough.compare.isolated import not_compiled, options_from, print_answer
 from walkthrough.compare.reader import end_with_reader
 from walkthrough.results.errors import InputError, is_out_of_memory

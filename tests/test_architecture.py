@@ -27,7 +27,6 @@ BELOW = {  # which rooms of the tool a room may import, itself and `results` asi
 }
 TO_TURN = {
     "common/session.py",
-    "walkthrough/compare/heat_map.py",
     "walkthrough/compare/isolated.py",
     "walkthrough/memory/measure.py",
     "walkthrough/memory/prediction.py",

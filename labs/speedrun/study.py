@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` a
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes, device_name
-from walkthrough.compare.heat_map import HeatMap, write
+from labs.shared.heat_map import HeatMap, write
 from labs.shared.images import DataSet
 from labs.shared.study import Measuring, NotMeasured, Row, lab_options, report
 from labs.speedrun import tables

@@ -10,8 +10,8 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from labs.shared import heat_map
 from labs.shared.study import LabStudy, Row
-from walkthrough.compare import heat_map
 from walkthrough.compare.figures import GREY, styled
 
 Drawing = tuple[Figure, str]  # and its alternative text

@@ -4,7 +4,7 @@ from dataclasses import asdict
 
 import pytest
 
-from walkthrough.compare.heat_map import HeatMap, drawn, interactive, write_html
+from labs.shared.heat_map import HeatMap, drawn, interactive, write_html
 from walkthrough.compare.statistics import Mean
 from walkthrough.results.errors import InputError
 

@@ -6,18 +6,22 @@ The trace is a GPU's: of the record that the chapters show, or, until a GPU has 
 
 from dataclasses import dataclass
 from textwrap import wrap
+from typing import Literal
 
 import numpy as np
+from matplotlib.artist import Artist
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
 
 from tools.docs import traced
-from tools.docs.drawing import CHARACTER, Picture
 from tools.docs.others import gain
 from tools.docs.real_gpu import CHAPTERS, has_traced_gpu
 from tools.docs.recorded import Course
 from tools.docs.strips import area
 from tools.docs.traced import BINS, CPU, LOADING, Brief, TracedStep
 from walkthrough.compare.compare import Ladder
-from walkthrough.compare.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label
+from walkthrough.compare.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label, svg_text
 from walkthrough.compare.statistics import Ratio
 from walkthrough.explain.text import sentence
 from walkthrough.results.errors import printable
@@ -29,8 +33,67 @@ LEFT_WIDTH, RIGHT_FROM = 500.0, 540.0  # px
 NAMES, ROW, ROW_GAP = 78.0, 19.0, 4.0  # px: room for the rows' names, a row's height
 LADDER_NAMES, LADDER_VALUES, LADDER_ROW = 176.0, 62.0, 21.0
 SMALL, CODE = 13.0, 12.5  # px: of texts
+TEXT_SIZE = 14.0
+CHARACTER = 0.56  # mean width of a character over its text's size, for what has to fit
+PIXELS_PER_INCH = 96.0
+POINT = 72 / PIXELS_PER_INCH  # points per pixel
 MONOSPACED = 0.6  # width of a character over its text's size
 COLOURS = {"loading": "#d55e00", "CPU": "#0072b2", "copies": "#e69f00", "GPU": "#009e73"}
+Align = Literal["left", "center", "right"]
+Point = tuple[float, float]
+
+
+class Picture:
+    """A picture that grows by its methods, from the left and from the top; `svg` returns it."""
+
+    def __init__(self, width: float, height: float, description: str) -> None:
+        """description: what a screen reader says instead of the picture."""
+        self._description = description
+        self._figure = Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH))
+        self.axes = self._figure.add_axes((0, 0, 1, 1), xlim=(0, width), ylim=(height, 0))
+        self.axes.axis("off")
+
+    def text(
+        self,
+        at: Point,
+        words: str,
+        size: float = TEXT_SIZE,
+        align: Align = "left",
+        colour: str = GREY,
+        bold: bool = False,
+        mono: bool = False,
+    ) -> None:
+        """Words whose base line begins, is centred or ends at a point. GREY: the reader's own text colour."""
+        self.axes.text(
+            *at,
+            words,
+            fontsize=size * POINT,
+            horizontalalignment=align,
+            verticalalignment="baseline",
+            color=colour,
+            fontweight="bold" if bold else "normal",
+            fontfamily="monospace" if mono else "sans-serif",
+            parse_math=False,
+        )
+
+    def box(self, left: float, top: float, right: float, bottom: float, colour: str) -> None:
+        """A filled box."""
+        self.add(Rectangle((left, top), right - left, bottom - top, facecolor=colour, linewidth=0))
+
+    def line(self, start: Point, end: Point, width: float = 1, dotted: bool = False) -> None:
+        """A straight line."""
+        x, y = zip(start, end, strict=True)
+        style = (0, (2, 3)) if dotted else "-"
+        self.add(Line2D(x, y, color=GREY, linewidth=width * POINT, linestyle=style, solid_capstyle="butt"))
+
+    def add(self, artist: Artist) -> None:
+        """Anything else of matplotlib's."""
+        self.axes.add_artist(artist)
+        artist.set_clip_on(False)  # a clip path for each would be most of the file
+
+    def svg(self) -> str:
+        """The picture's text: the same each time."""
+        return svg_text(self._figure, self._description)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tools.docs import diagrams, figures, first_picture, lab_figures, others, real_gpu
+from tools.docs import figures, first_picture, lab_figures, others, real_gpu
 from tools.docs.blocks import BLOCKS
 from tools.docs.blocks.fit import FIGURE
 from tools.docs.blocks.page import measured, measured_again
@@ -24,6 +24,7 @@ from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
 
 DOCS = ROOT / "docs"
+DRAWN = "diagrams"  # the folder of figures that were drawn, not measured: files like any other
 _BLOCK = re.compile(r"(<!-- begin ([a-z0-9_ -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _BEGIN, _END = re.compile(r"<!-- begin "), re.compile(r"<!-- end -->")
 
@@ -66,8 +67,6 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
     if course.fit:
         files[docs / "figures" / FIGURE] = svg_text(gpu_memory_figure(course.fit))
     files[docs / "figures" / first_picture.FILE] = first_picture.svg(course)
-    for name, diagram in diagrams.DIAGRAMS.items():
-        files[docs / "figures" / "diagrams" / f"{name}.svg"] = diagram()
     for recorded in course.records:
         for name, draw in figures.FIGURES.items():
             if drawing := draw(recorded):
@@ -87,7 +86,9 @@ def stale(files: Mapping[Path, str], docs: Path = DOCS) -> list[Path]:
     A figure may differ in the last digits of its coordinates: they depend on the CPU. See `same_figure`.
     """
     changed = [path for path, text in files.items() if not _up_to_date(path, text)]
-    return sorted(changed + [path for path in (docs / "figures").glob("**/*.svg") if path not in files])
+    kept = docs / "figures" / DRAWN
+    extra = [path for path in (docs / "figures").glob("**/*.svg") if path not in files and path.parent != kept]
+    return sorted(changed + extra)
 
 
 def _up_to_date(path: Path, text: str) -> bool:

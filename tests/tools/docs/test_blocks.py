@@ -9,7 +9,7 @@ import pytest
 from support import CPU_RECORD, ROOT, make_limit, make_result
 
 from studies.study import STUDIES
-from tools.docs import figures, first_picture, interactive, pages, recorded
+from tools.docs import figures, first_picture, pages, recorded
 from tools.docs.blocks import BLOCKS, study
 from tools.docs.blocks.step import same_round
 from tools.docs.recorded import Course
@@ -165,8 +165,6 @@ def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
     assert "05 pinned memory needs a GPU;" in figures.ladder(shown)[1]
     assert "needs a second process" in first_picture.svg(course)
     assert "15 cuda graphs" in first_picture.alternative_text(course)
-    [bar] = interactive.ladder(shown).data
-    assert dict(zip(bar.x, bar.y, strict=True))["06 prefetch stream<br>needs a GPU"] is None
 
 
 def test_text_out_of_a_record_stays_text(own_gpu_records):

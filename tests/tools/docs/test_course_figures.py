@@ -3,7 +3,7 @@
 import pytest
 from support import CPU_RECORD
 
-from tools.docs import figures, interactive, recorded
+from tools.docs import figures, recorded
 from walkthrough.compare.figures import svg_text
 
 pytestmark = pytest.mark.xdist_group("course")
@@ -48,9 +48,3 @@ def test_the_specimens_parts_are_known(gpu_course):
     # of 1000 us per step with 32 images, its GPU computes 400 us and waits 300 us for the loader
     assert figures.per_image_ms(gpu_course.shown)["00_baseline"]["kernel"] == pytest.approx(0.4 / 32)
     assert figures.idle_per_image_ms(gpu_course.shown)["00_baseline"]["dataloader"] == pytest.approx(0.3 / 32)
-
-
-def test_a_notebook_shows_a_sentence_where_there_is_no_figure(gpu_course, capsys):
-    for name in OF_STUDIES.keys() & interactive.FIGURES.keys():
-        interactive.show(gpu_course.shown, name)
-        assert capsys.readouterr().out == f"{figures.NOT_DRAWN[name]}\n"

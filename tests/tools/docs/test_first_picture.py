@@ -9,7 +9,7 @@ from support import CPU_RECORD, ROOT
 
 from tools.docs import first_picture, others, traced
 from tools.docs.blocks import BLOCKS
-from tools.docs.drawing import POINT
+from tools.docs.first_picture import POINT
 from tools.docs.recorded import Course
 from walkthrough.compare.published import PUBLISHED
 from walkthrough.trace.analysis import analyze

@@ -1109,13 +1109,7 @@ def test_a_batch_that_does_not_fit_is_reported_and_the_rest_goes_on(small, room_
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--model", "mobilenet_v22"], "unknown model"),
-        (["--plot", "roof.gif"], ".svg or .png"),
-        (["--plot", "not there/roof.svg"], "no folder"),
-        (["--plot", "input.gif", "--input"], ".svg or .png"),
         (["--download"], "--input only"),
-        (["--device", "tpu"], "unknown device"),
-        (["--logdir", "/dev/null/logs"], "cannot write"),
     ],
 )
 def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, message):

@@ -16,10 +16,9 @@ from contextlib import contextmanager
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from common.batches import Epochs
 from common.data import cifar10, resized_uint8
 from common.device import autocast_dtype, autocast_notes, dtype_name
-from common.loaders import Batch
+from common.loaders import Batch, Epochs
 from common.model import classifier
 from common.options import StepOptions
 from studies import one_batch, study

@@ -5,6 +5,7 @@ import re
 
 import torch
 
+from common.options import StepOptions
 from walkthrough.results.environment import cpu_bf16_hardware, cpu_name
 from walkthrough.results.errors import InputError
 
@@ -43,6 +44,13 @@ def checked_device(name: str | None = None) -> str:
     if index and int(index) >= torch.cuda.device_count():
         raise InputError(f"--device {name}: this machine has {torch.cuda.device_count()} GPU(s), counted from cuda:0")
     return name
+
+
+def start(args: StepOptions) -> torch.device:
+    """The device that a program trains on: seeds torch with --seed, and switches TF32 off, as every step does."""
+    torch.manual_seed(args.seed)
+    disable_tf32()
+    return torch.device(args.device)
 
 
 def device_name(device: torch.device | str) -> str:

@@ -23,9 +23,8 @@ from torch.utils.data import Dataset
 
 import common.data
 import common.session
-from common.batches import Epochs
 from common.device import dtype_name, empty_cache, gpu_peak_bytes
-from common.loaders import Batch, Loader
+from common.loaders import Batch, Epochs, Loader
 from common.options import StepOptions
 from common.timing import Plan, Timing, TokenCount, TrainStep, time_training
 from common.tracing import cpu_peak_bytes

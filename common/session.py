@@ -16,11 +16,10 @@ from pathlib import Path
 import torch
 
 from common import machine, ranks
-from common.batches import Epochs
 from common.device import autocast_notes, device_name, dtype_name, gpu_peak_bytes, without_gpu
 from common.failures import as_input_error
 from common.gpu_clocks import GpuWatch
-from common.loaders import Batch, DeviceLoader, Loader
+from common.loaders import Batch, DeviceLoader, Epochs, Loader
 from common.options import StepOptions
 from common.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
 from common.tracing import cpu_peak_bytes, new_pages, traced_window, without_kernels

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 
 from common import machine, ranks
-from common.batches import queued, steps_past_epoch
 from common.device import empty_cache, synchronize
-from common.loaders import Batch
+from common.loaders import Batch, queued, steps_past_epoch
 from walkthrough.results import result
 
 TokenCount = Callable[[Batch], "int | torch.Tensor"]  # tokens in a batch; a tensor is read once a window is over

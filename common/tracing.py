@@ -12,8 +12,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity
 
 from common import machine
-from common.batches import queued, steps_past_epoch
-from common.loaders import Batch
+from common.loaders import Batch, queued, steps_past_epoch
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import NO_KERNELS
 

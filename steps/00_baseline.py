@@ -1,7 +1,8 @@
 """Step 00: the baseline, a plain training loop with nothing done for speed.
 
 Idea       Have something true to compare with: fp32 in full, images prepared in the main process, one batch at a time.
-Change     None yet. TF32 is switched off: on Ampere and later GPUs cuDNN would otherwise use Tensor Cores in "fp32".
+Change     None yet. `start` seeds torch and switches TF32 off: on Ampere and later GPUs cuDNN would otherwise use
+           Tensor Cores in "fp32".
 Look for   Overview: GPU Utilization low, "DataLoader" a large part of the step time; GPU Kernel: Tensor Cores at 0 %.
 Caution    Not every step helps on every machine. Measure before you keep a change.
 """
@@ -12,10 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.data import cifar10, resized_float
-from common.model import classifier
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import cifar10, classifier, one_line_errors, resized_float, run_step, start, step_options
 
 import torch
 from torch import nn
@@ -25,10 +23,7 @@ from torch.utils.data import DataLoader
 @one_line_errors()
 def main():
     args = step_options(__doc__, __file__)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    device = start(args)
 
     train_set = cifar10(args.data, transform=resized_float(args.image_size), download=args.download)
     loader = DataLoader(train_set, batch_size=32, shuffle=True, drop_last=True)

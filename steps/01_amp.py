@@ -14,11 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.data import cifar10, resized_float
-from common.device import autocast_dtype
-from common.model import classifier
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import autocast_dtype, cifar10, classifier, one_line_errors, resized_float, run_step, start, step_options
 
 import torch
 from torch import nn
@@ -28,10 +24,7 @@ from torch.utils.data import DataLoader
 @one_line_errors()
 def main():
     args = step_options(__doc__, __file__)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    device = start(args)
 
     train_set = cifar10(args.data, transform=resized_float(args.image_size), download=args.download)
     loader = DataLoader(train_set, batch_size=32, shuffle=True, drop_last=True)

@@ -16,12 +16,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_uint8
-from common.device import autocast_dtype
-from common.loaders import Prefetcher
-from common.model import classifier
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import CIFAR10_MEAN, CIFAR10_STD, Prefetcher, autocast_dtype, cifar10, classifier, one_line_errors, resized_uint8, run_step, start, step_options
 
 import torch
 from torch import nn
@@ -31,10 +26,7 @@ from torch.utils.data import DataLoader
 @one_line_errors()
 def main():
     args = step_options(__doc__, __file__)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    device = start(args)
 
     train_set = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)
     loader = DataLoader(train_set, batch_size=args.batch_size, shuffle=True, drop_last=True,

@@ -15,12 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
 
 # `common` before torch: it sets how OpenMP's threads wait.
-from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10
-from common.device import autocast_dtype
-from common.loaders import DeviceLoader
-from common.model import classifier
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
 
 import torch
 from torch import nn
@@ -30,10 +25,7 @@ from torchvision.transforms.v2.functional import resize
 @one_line_errors()
 def main():
     args = step_options(__doc__, __file__)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    device = start(args)
 
     train_set = cifar10(args.data, download=args.download)
     loader = DeviceLoader(train_set, args.batch_size, device, args.seed)

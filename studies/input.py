@@ -184,7 +184,7 @@ def deliver(data: "Dataset", options: StepOptions, workers: int, window_seconds:
     import torch
     from torch.utils.data import DataLoader
 
-    from common.batches import Epochs
+    from common.loaders import Epochs
 
     loader = DataLoader(
         data, batch_size=options.batch_size, shuffle=True, drop_last=True, num_workers=workers,

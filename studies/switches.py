@@ -18,11 +18,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torchvision.transforms.v2.functional import resize
 
-from common.batches import Epochs
 from common.data import CIFAR10_MEAN, CIFAR10_STD, cifar10, resized_float, resized_uint8, stored_uint8
 from common.device import autocast_dtype, disable_tf32, enable_tf32
 from common.failures import as_input_error
-from common.loaders import DeviceLoader, Loader, Prefetcher
+from common.loaders import DeviceLoader, Epochs, Loader, Prefetcher
 from common.model import classifier
 from common.options import StepOptions
 from common.timing import Plan, Timing, TrainStep, time_training

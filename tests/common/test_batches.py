@@ -3,7 +3,7 @@
 import pytest
 from torch.utils.data import DataLoader
 
-from common.batches import Epochs, queued, steps_past_epoch
+from common.loaders import Epochs, queued, steps_past_epoch
 
 
 def numbers(batches, count):

@@ -5,9 +5,8 @@ import torch
 from torch.utils.data import DataLoader
 
 from common import timing
-from common.batches import Epochs
 from common.device import gpu_peak_bytes
-from common.loaders import DeviceLoader
+from common.loaders import DeviceLoader, Epochs
 
 PLAN = timing.Plan(warmup_steps=1, warmup_seconds=0.0, windows=4, window_steps=3, window_seconds=0.0)
 

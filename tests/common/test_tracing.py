@@ -7,7 +7,7 @@ import torch
 from support import ROOT, run_program
 from torch.utils.data import DataLoader
 
-from common.batches import Epochs
+from common.loaders import Epochs
 from common.tracing import NEW_PAGES, QUEUE_LENGTHS, TRACED_STEPS, new_pages, traced_window, without_kernels
 
 

@@ -6,6 +6,7 @@ import re
 import torch
 
 from common.options import StepOptions
+from walkthrough.results import capture
 from walkthrough.results.environment import cpu_bf16_hardware, cpu_name
 from walkthrough.results.errors import InputError
 
@@ -33,6 +34,8 @@ def checked_device(name: str | None = None) -> str:
 
     Raises InputError for another kind of device, and for a GPU that this machine or this build of torch lacks.
     """
+    if capture.as_on_gpu():
+        return "cuda"
     if name is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     kind, _, index = name.partition(":")
@@ -93,6 +96,8 @@ def autocast_notes(device: torch.device | str, precision: str = "auto") -> list[
 
 def _autocast(device: torch.device, precision: str) -> tuple[torch.dtype, str, list[str]]:
     """(dtype, the reason for it, notes)."""
+    if precision == "auto" and capture.as_on_gpu():
+        return torch.bfloat16, "as on a GPU", []
     if precision == "auto":
         return _on_gpu(device) if device.type == "cuda" else _on_cpu()
     reason = f"as --precision {precision} asks"

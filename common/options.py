@@ -5,9 +5,10 @@ import ast
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from walkthrough.results import capture
 from walkthrough.results.environment import ROOT, usable_cores
 from walkthrough.results.errors import InputError, OneLineParser, folder, whole_number
 
@@ -211,7 +212,7 @@ def step_options(
     for flag in (f"--{name.replace('_', '-')}" for name in unused):
         if any(word == flag or word.startswith(flag + "=") for word in words):
             print(f"{Path(sys.argv[0]).stem}: {flag} has no effect in this step")
-    return options
+    return replace(options, device="cpu") if capture.as_on_gpu() else options
 
 
 def unread(file: str | Path) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from common.options import StepOptions
 from common.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
 from common.tracing import cpu_peak_bytes, new_pages, traced_window, without_kernels
 from walkthrough.compare.reader import end_with_reader
-from walkthrough.results import progress
+from walkthrough.results import capture, progress
 from walkthrough.results import result as record
 from walkthrough.results.environment import current_environment, now
 from walkthrough.results.errors import InputError
@@ -62,6 +62,8 @@ def run_step(
     a batch larger than the data, no memory, a loader worker killed, a folder that cannot be written, another run of
     the same program in it.
     """
+    if capture.current.get():
+        raise capture.Captured(capture.Program(file, args, loader, train_step, precision, count_tokens))
     if progress.is_followed():
         end_with_reader()
     step, device = Path(file).stem, torch.device(args.device)

@@ -30,7 +30,6 @@ TO_TURN = {
     "walkthrough/compare/isolated.py",
     "walkthrough/memory/measure.py",
     "walkthrough/memory/prediction.py",
-    "walkthrough/memory/stand_in_gpu.py",
 }
 # What is still to be turned round: the tool imports these of `common` and `studies`, to train.
 TRAINS = {
@@ -38,8 +37,7 @@ TRAINS = {
     "compare/tour.py": {"options"},
     "compare/isolated.py": {"options"},
     "memory/__init__.py": {"options"},
-    "memory/prediction.py": {"data", "device", "model", "options", "session", "loaders", "failures", "timing"},
-    "memory/stand_in_gpu.py": {"data", "device", "model", "options", "session"},
+    "memory/prediction.py": {"data", "device", "model", "options", "loaders", "failures", "timing"},
     "records/command.py": {"options"},
     "records/recording.py": {"data", "device", "options", "session"},
 }

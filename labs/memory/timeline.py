@@ -74,7 +74,7 @@ def step_timeline(file: Path, options: StepOptions) -> dict[str, Any]:
     The first step makes the optimizer's state.
     """
     options = replace(options, device="cpu")  # of the fake tensors
-    with FakeTensorMode(allow_non_fake_inputs=True), Timeline() as timeline, stand_in_gpu(timeline, program, []):
+    with FakeTensorMode(allow_non_fake_inputs=True), Timeline() as timeline, stand_in_gpu(timeline, []):
         one = program(file, options)
         timeline.begin()
         batch = float_batch(options)

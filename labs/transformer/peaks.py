@@ -79,7 +79,7 @@ def predicted(options: StepOptions, tricks: frozenset[str], data: Data, heaviest
     batch = heaviest.of(tricks, assemble(replace(options, model="tiny"), tricks - {"compile"}, data=data).loader)
     tracker = MemoryTracker()
     parts = list(packed_micro_batches(batch, SMALL_BATCH)) if "packing" in tricks else []
-    with FakeTensorMode(allow_non_fake_inputs=True), tracker, stand_in_gpu(tracker, print, []):
+    with FakeTensorMode(allow_non_fake_inputs=True), tracker, stand_in_gpu(tracker, []):
         training = assemble(options, tricks, data=data)
         gc.collect()
         tracker.begin()

@@ -1,15 +1,15 @@
 """Predict the memory of one training program: see `predicted`.
 
-A program's own `main()` runs on fake tensors, which have shapes and no values, up to its call of `run_step`; a
-function that takes its train step and trains twice on a fake batch replaces it. So whatever a program does is
-predicted as it is written, and no list of programs or models is needed.
+A program's own `main()` runs on fake tensors, which have shapes and no values, up to its call of `run_step`; its train
+step, captured there, then trains twice on a fake batch. So whatever a program does is predicted as it is written, and
+no list of programs or models is needed.
 """
 
 import gc
 import io
 import runpy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -28,7 +28,6 @@ from torch.utils.data import DataLoader, IterableDataset
 import common.device
 import common.model
 import common.options
-import common.session
 from common.data import cifar10, resized_float
 from common.device import dtype_name
 from common.failures import batch_norm_problem
@@ -41,6 +40,7 @@ from walkthrough.memory.record import Wanted, name_of
 from walkthrough.memory.search import largest_batch
 from walkthrough.memory.stand_in_gpu import stand_in_gpu
 from walkthrough.memory.tracker import MemoryTracker
+from walkthrough.results.capture import Captured, Program
 from walkthrough.results.errors import InputError, printable
 
 SAMPLES = 13  # of the batch that is loaded to learn its shapes; hardly divides a size that does not count samples
@@ -57,7 +57,7 @@ class _StepKnown(BaseException):
 
 def check_tools() -> None:
     """Predict one linear layer; raises whatever this torch raises where it lacks what a prediction needs."""
-    with FakeTensorMode(allow_non_fake_inputs=True), MemoryTracker() as tracker, stand_in_gpu(tracker, print, []):
+    with FakeTensorMode(allow_non_fake_inputs=True), MemoryTracker() as tracker, stand_in_gpu(tracker, []):
         layer = nn.Linear(256, 256).to("cpu")
         optimizer = OPTIMIZERS["sgd"](layer.parameters())
         with torch.autocast("cpu", torch.bfloat16):
@@ -143,18 +143,10 @@ def trained(wanted: Wanted, batch_size: int | None = None) -> Trained:
     """
     tracker, notes, output, step = MemoryTracker(), list[str](), io.StringIO(), list[Trained]()
 
-    def run_step(
-        file: str,
-        args: StepOptions,
-        loader: Loader,
-        train_step: TrainStep,
-        precision: torch.dtype | None = None,
-        *_: Any,
-        **__: Any,
-    ) -> None:
-        size = batch_size or loader.batch_size or 1
-        train_twice(loader, train_step, tracker, size)
-        step.append(Trained(args, size, dtype_name(precision or torch.float32), tracker, notes))
+    def train(program: Program) -> None:
+        size = batch_size or program.loader.batch_size or 1
+        train_twice(program.loader, program.train_step, tracker, size)
+        step.append(Trained(program.args, size, dtype_name(program.precision or torch.float32), tracker, notes))
         raise _StepKnown
 
     try:
@@ -163,10 +155,10 @@ def trained(wanted: Wanted, batch_size: int | None = None) -> Trained:
             redirect_stderr(output),
             FakeTensorMode(allow_non_fake_inputs=True),
             tracker,
-            stand_in_gpu(tracker, run_step, notes),
+            stand_in_gpu(tracker, notes),
             checkpointing(wanted.checkpoint),
         ):
-            start(wanted)
+            start(wanted, train)
     except _StepKnown:
         return step[0]
     except InputError:
@@ -179,10 +171,10 @@ def trained(wanted: Wanted, batch_size: int | None = None) -> Trained:
     raise InputError("it cannot be predicted: it ended without a call of run_step")
 
 
-def start(wanted: Wanted) -> None:
+def start(wanted: Wanted, train: Callable[[Program], None]) -> None:
     """Run the program as from a command line, or the training of `fit`'s own."""
     if wanted.program is None:
-        own_training(wanted)
+        train(own_training(wanted))
         return
     file, loaded = Path(wanted.program).resolve(), set(sys.modules)
     try:
@@ -191,13 +183,15 @@ def start(wanted: Wanted) -> None:
             patch.object(sys, "path", [str(file.parent), *sys.path]),
         ):
             runpy.run_path(str(file), run_name="__main__")
+    except Captured as reached:  # trains in here: what the program's main() holds stays held
+        train(reached.program)
     finally:  # modules next to the program took the replaced functions, and those of the next one may have their names
         for name in set(sys.modules) - loaded:
             if Path(getattr(sys.modules[name], "__file__", None) or "/").is_relative_to(file.parent):
                 del sys.modules[name]
 
 
-def own_training(wanted: Wanted) -> None:
+def own_training(wanted: Wanted) -> Program:
     """Step 02 with another optimizer: a classifier in the asked precision."""
     args = common.options.step_options(None, __file__, list(wanted.words))
     loader = DataLoader(cifar10(args.data, transform=resized_float(args.image_size)), batch_size=args.batch_size)
@@ -216,7 +210,7 @@ def own_training(wanted: Wanted) -> None:
         scaler.update()
         return loss
 
-    common.session.run_step(__file__, args, loader, train_step, precision=amp_dtype)
+    return Program(__file__, args, loader, train_step, precision=amp_dtype)
 
 
 def train_twice(loader: Loader, train_step: TrainStep, tracker: MemoryTracker, size: int) -> None:

@@ -7,23 +7,15 @@ here, in a process that does nothing else.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 import torch
 from torch import nn
 from torch.utils._pytree import tree_map_only
 
-import common.data
-import common.device
-import common.model
-import common.options
-import common.session
-import walkthrough.results.errors
-from common.options import StepOptions
 from walkthrough.memory.tracker import MemoryTracker
+from walkthrough.results.capture import Capture, current
 
 # Operators that autocast computes in float32 on a GPU but not on a CPU, of those whose results are as large as
 # activations ("CUDA Ops that can autocast to float32", docs of torch.amp). cross_entropy is log_softmax and nll_loss.
@@ -32,11 +24,10 @@ FLOAT32_ON_GPU += ("rsqrt", "reciprocal", "softplus", "cumsum", "mse_loss", "smo
 
 
 @contextmanager
-def stand_in_gpu(tracker: MemoryTracker, run_step: Callable[..., Any], notes: list[str]) -> Iterator[None]:
-    """Let a program that is started in here believe in a GPU, and call `run_step` in place of the session's.
+def stand_in_gpu(tracker: MemoryTracker, notes: list[str]) -> Iterator[None]:
+    """Let a program that is started in here believe in a GPU, and leave it at its call of `run_step`: see `capture`.
 
-    Its data are blank images. notes: what it uses that is not predicted is added. For programs that are imported in
-    here only: they take the replaced functions by name.
+    Its data are blank images. notes: what it uses that is not predicted is added.
     """
     torch_compile = "torch.compile: predicted as uncompiled; compiled code may hold less, a CUDA graph's pool more"
 
@@ -47,13 +38,6 @@ def stand_in_gpu(tracker: MemoryTracker, run_step: Callable[..., Any], notes: li
 
     with ExitStack() as replaced:
         for owner, name, replacement in (
-            (common.options, "step_options", _as_on_gpu(common.options.step_options)),
-            (common.device, "checked_device", lambda name=None: "cuda"),
-            (common.device, "autocast_dtype", lambda device, precision="auto": dtype_of(precision)),
-            (common.data, "holds_cifar10", lambda root: False),
-            (common.data, "_striped_images", lambda labels, generator: np.zeros((len(labels), 32, 32, 3), np.uint8)),
-            (walkthrough.results.errors, "one_line_errors", _passing_errors),
-            (common.session, "run_step", run_step),
             (torch, "compile", not_compiled),
             (nn.Module, "compile", lambda module, **_: not_compiled(module)),
             (nn.Module, "_apply", _apply),
@@ -65,22 +49,9 @@ def stand_in_gpu(tracker: MemoryTracker, run_step: Callable[..., Any], notes: li
         for name in FLOAT32_ON_GPU:
             library.impl(name, _in_float32(_operator(name)), "AutocastCPU")
         replaced.callback(library._destroy)
+        token = current.set(Capture(as_on_gpu=True, blank_data=True))
+        replaced.callback(current.reset, token)
         yield
-
-
-def dtype_of(precision: str) -> torch.dtype:
-    """The dtype that autocast computes in on a GPU of today; "auto" is bf16, and fp16 on older ones is as large."""
-    return {"fp32": torch.float32, "fp16": torch.float16}.get(precision, torch.bfloat16)
-
-
-def _as_on_gpu(step_options: Callable[..., StepOptions]) -> Callable[..., StepOptions]:
-    """A program's options with the model and the sizes that it has on a GPU; its tensors are the CPU's."""
-    return lambda *args, **settings: replace(step_options(*args, **settings), device="cpu")
-
-
-@contextmanager
-def _passing_errors() -> Iterator[None]:
-    yield
 
 
 def _apply(module: nn.Module, function: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> nn.Module:

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
+from walkthrough.results import capture
+
 
 class InputError(Exception):
     """The user's input cannot be used. The message is one line: what, where, what to do."""
@@ -75,6 +77,9 @@ def one_line_errors() -> Iterator[None]:
     before training starts (moving the model, say) counts as input too, and so does a torch.compile that cannot. Every
     other exception is a defect of ours and keeps its traceback and exit code 1.
     """
+    if capture.current.get():  # who captures the program handles its errors
+        yield
+        return
     try:
         yield
     except InputError as error:

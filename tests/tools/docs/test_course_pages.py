@@ -6,8 +6,7 @@ import pytest
 from support import NAMES, ROOT, assert_refused, run_program
 
 from tools.docs import pages
-from tools.docs.blocks import mysteries
-from tools.docs.blocks.page import FOOT, measured, measured_again
+from tools.docs.blocks.page import measured, measured_again
 from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")  # the records are read once
@@ -52,16 +51,16 @@ def test_a_figure_is_drawn_anew_by_writing_and_not_compared_by_checking(tmp_path
 
 
 def test_the_text_around_the_marks_is_left_alone(course):
-    text = "before\n<!-- begin foot -->\nwhatever\n<!-- end -->\nafter\n"
-    assert pages.filled(text, course) == f"before\n<!-- begin foot -->\n\n{FOOT}\n\n<!-- end -->\nafter\n"
+    before, after = "before\n<!-- begin published none -->\n", "<!-- end -->\nafter\n"
+    assert pages.filled(f"{before}whatever\n{after}", course) == f"{before}\nThe original has no such step.\n\n{after}"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("<!-- begin nonsense -->\n<!-- end -->", "no block 'nonsense'"),
-        ("<!-- begin foot -->\n", "mark without its partner"),
-        ("<!-- begin Foot! -->\n<!-- end -->", "mark without its partner"),
+        ("<!-- begin machine -->\n", "mark without its partner"),
+        ("<!-- begin Machine! -->\n<!-- end -->", "mark without its partner"),
         ("<!-- begin figure nonsense -->\n<!-- end -->", "cannot be made"),
         ("<!-- begin number -->\n<!-- end -->", "cannot be made"),
         ("<!-- begin diff 00_baseline 99_none -->\n<!-- end -->", "99_none"),
@@ -79,7 +78,7 @@ def test_the_command_refuses_other_options():
 @pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
 def test_a_chapter_has_its_beat_an_exercise_and_names_the_source_of_its_figures(page):
     text = read(page)
-    assert FOOT in text
+    assert "*Made from `logs/reference/` by `make docs-figures`" in text
     assert re.search(r"<summary>Answer</summary>\n\n.+?</details>", text, re.DOTALL)
     if page != CHAPTERS[0]:  # the opening has nothing to predict yet
         assert text.partition("\n## Exercise\n")[2].lstrip().startswith("**Write your bound.**")
@@ -122,8 +121,7 @@ def test_links_and_figures_of_a_page_exist_and_have_alternative_text(page):
 
 @pytest.mark.parametrize("page", [page for page in PAGES if "<!-- begin" in read(page)], ids=lambda page: page.stem)
 def test_a_page_with_generated_parts_names_the_commands_at_its_foot(page):
-    name, foot = ("mysteries-foot", mysteries.FOOT) if page.stem == "mysteries" else ("foot", FOOT)
-    assert read(page).endswith(f"<!-- begin {name} -->\n\n{foot}\n\n<!-- end -->\n")
+    assert re.match(r"\*Made .*`make docs-figures`.*\*$", read(page).splitlines()[-1])
 
 
 def test_each_step_has_its_chapter_and_every_page_is_in_the_sites_list():

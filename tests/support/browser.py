@@ -24,7 +24,7 @@ DATA = {  # a view of torch-tb-profiler: the last of the requests for its data
 @pytest.fixture(scope="session")
 def browser():
     sync_api = pytest.importorskip("playwright.sync_api", reason="no Playwright here: make test-browser installs it")
-    from tools.docs.photograph import CHROMIUM  # not at the top: every test process imports this module
+    from tools.docs.screenshots import CHROMIUM  # not at the top: every test process imports this module
 
     if not CHROMIUM:
         pytest.skip("no Chromium here: apt install chromium, then make test-browser")
@@ -109,7 +109,7 @@ def shot(look):
 @pytest.fixture
 def tab(visit):
     """tab(page, **options): one of the Walkthrough tab's pages, once its data are there."""
-    from tools.docs.photograph import wait_for_walkthrough
+    from tools.docs.screenshots import wait_for_walkthrough
 
     def show(name, **options):
         page = visit(f"{WALKTHROUGH}/page.html#{name}?{urlencode(options)}")
@@ -131,7 +131,7 @@ def wait_for_charts(page):
 @pytest.fixture
 def profiler(visit, opened):
     """profiler(run, view): one of torch-tb-profiler's views, chosen as a user would, once its data are there."""
-    from tools.docs.photograph import choose
+    from tools.docs.screenshots import choose
 
     def wait_for_data(page, route, run=None):
         """Wait for an answer to a request of the page; of any run where None."""

@@ -6,7 +6,7 @@ import json
 import pytest
 from support.trace_builder import two_steps
 
-from tools.docs.photograph import choose
+from tools.docs.screenshots import choose
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from tools.docs.blocks.fit import FIGURE
 from tools.docs.blocks.page import measured, measured_again
 from tools.docs.recorded import RECORDS, Course, records
 from walkthrough.compare import predictions
-from walkthrough.compare.figures import same_figure, svg_text
+from walkthrough.compare.figures import svg_text
 from walkthrough.memory.figure import gpu_memory_figure
 from walkthrough.records import page as reference_page
 from walkthrough.results import result
@@ -81,30 +81,30 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
 
 
 def stale(files: Mapping[Path, str], docs: Path = DOCS) -> list[Path]:
-    """The files of `contents` that are out of date, and the figures that are no longer generated.
+    """The files of `contents` that are out of date, and the figures that are missing or no longer generated.
 
-    A figure may differ in the last digits of its coordinates: they depend on the CPU. See `same_figure`.
+    A figure that is there is not compared: its last digits depend on the CPU, its structure on matplotlib's version.
     """
     changed = [path for path, text in files.items() if not _up_to_date(path, text)]
-    kept = docs / "figures" / DRAWN
-    extra = [path for path in (docs / "figures").glob("**/*.svg") if path not in files and path.parent != kept]
-    return sorted(changed + extra)
+    return sorted(changed + _not_generated(files, docs))
 
 
 def _up_to_date(path: Path, text: str) -> bool:
-    if not path.exists():
-        return False
-    old = path.read_text(encoding="utf-8")
-    return old == text or (path.suffix == ".svg" and same_figure(old, text))
+    return path.exists() and (path.suffix == ".svg" or path.read_text(encoding="utf-8") == text)
+
+
+def _not_generated(files: Mapping[Path, str], docs: Path) -> list[Path]:
+    kept = docs / "figures" / DRAWN
+    return [path for path in (docs / "figures").glob("**/*.svg") if path not in files and path.parent != kept]
 
 
 def write(files: Mapping[Path, str], docs: Path = DOCS) -> list[Path]:
-    """Write the files of `contents` that are out of date, remove figures that are no longer generated: their paths."""
-    changed = stale(files, docs)
+    """Write the files of `contents` that differ, remove figures that are no longer generated: their paths."""
+    changed = [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
     for path in changed:
-        if path in files:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            result.write_whole(path, files[path])
-        else:
-            path.unlink()
-    return changed
+        path.parent.mkdir(parents=True, exist_ok=True)
+        result.write_whole(path, files[path])
+    gone = _not_generated(files, docs)
+    for path in gone:
+        path.unlink()
+    return sorted(changed + gone)

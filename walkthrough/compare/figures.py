@@ -24,7 +24,6 @@ THEME = "<style>:root{color:#3c4043}@media(prefers-color-scheme:dark){:root{colo
 
 _TAG = re.compile(r"(<[^>]*>)")
 _DECIMALS = re.compile(r"-?\d+\.\d{4,}")
-_NUMBER = re.compile(r"(?<![\w#.-])-?\d+(?:\.\d+)?(?!\w)")
 _HASHED_ID = re.compile(r'\bid="([A-Za-z_0-9]*[0-9a-f]{10})"')
 
 
@@ -58,7 +57,7 @@ def svg_text(figure: "Figure", title: str | None = None) -> str:
     """A matplotlib figure as SVG, its grey in the reader's light or dark theme. title: what a screen reader says.
 
     The same text each time: no date or version, coordinates with at most 3 decimals (the last digits of a float differ
-    from CPU to CPU), and numbers in place of matplotlib's ids, which are hashes of coordinates. See also `same_figure`.
+    from CPU to CPU), and numbers in place of matplotlib's ids, which are hashes of coordinates.
     """
     from matplotlib import rc_context
 
@@ -76,22 +75,6 @@ def svg_text(figure: "Figure", title: str | None = None) -> str:
 def _rounded(number: re.Match[str]) -> str:
     text = f"{float(number[0]):.3f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text
-
-
-def same_figure(svg: str, other: str, tolerance: float = 0.01) -> bool:
-    """True where two SVGs have the same structure and texts, and coordinates at most `tolerance` points apart."""
-    parts, others = _TAG.split(svg), _TAG.split(other)
-    if len(parts) != len(others) or parts[::2] != others[::2]:  # texts lie between the tags
-        return False
-    return all(
-        tag == another or (_NUMBER.sub("#", tag) == _NUMBER.sub("#", another) and _close(tag, another, tolerance))
-        for tag, another in zip(parts[1::2], others[1::2], strict=True)
-    )
-
-
-def _close(tag: str, other: str, tolerance: float) -> bool:
-    pairs = zip(_NUMBER.findall(tag), _NUMBER.findall(other), strict=True)
-    return all(abs(float(number) - float(another)) <= tolerance for number, another in pairs)
 
 
 def styled(axes: "Axes", title: str) -> None:

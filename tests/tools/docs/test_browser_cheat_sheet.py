@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tools.docs.photograph import CHROMIUM
+from tools.docs.screenshots import CHROMIUM
 
 A4_POINTS = (595, 842)
 

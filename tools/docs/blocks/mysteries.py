@@ -19,9 +19,6 @@ from walkthrough.trace.analysis import Analysis, analyze
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.steps import ROLES
 
-FOOT = (
-    "*Made by `make docs-figures` from `docs/mysteries/`, which `python -m tools.docs.mysteries` records and measures.*"
-)
 LOADER = ROLES.index("dataloader")
 
 
@@ -70,12 +67,7 @@ def mysteries_machine(course: Course) -> str:
     )
 
 
-def mysteries_foot(course: Course) -> str:
-    """Where the page's tables come from."""
-    return FOOT
-
-
-BLOCKS = (mystery, mystery_fix, mysteries_machine, mysteries_foot)
+BLOCKS = (mystery, mystery_fix, mysteries_machine)
 
 
 @cache

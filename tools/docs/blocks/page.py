@@ -6,8 +6,6 @@ from tools.docs.recorded import Course
 from walkthrough.compare.markdown import escaped
 from walkthrough.compare.published import DEVICE
 
-FOOT = "*Made from `logs/reference/` by `make docs-figures` and `make docs-screenshots`.*"
-
 
 def machine(course: Course) -> str:
     """For the index: which machine the course's numbers are from, and what that means where it is a CPU."""
@@ -58,9 +56,4 @@ def screenshot(course: Course, name: str) -> str:
     return screenshots.markdown(name, course.to_docs)
 
 
-def foot(course: Course) -> str:
-    """Where the page's tables and figures come from."""
-    return FOOT
-
-
-BLOCKS = (machine, figure, screenshot, foot)
+BLOCKS = (machine, figure, screenshot)

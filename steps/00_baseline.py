@@ -7,12 +7,6 @@ Look for   Overview: GPU Utilization low, "DataLoader" a large part of the step 
 Caution    Not every step helps on every machine. Measure before you keep a change.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
-
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import cifar10, classifier, one_line_errors, resized_float, run_step, start, step_options
 
 import torch

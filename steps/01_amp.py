@@ -8,12 +8,6 @@ Needs      bf16 units (fp16 on older GPUs). On most CPUs bf16 is slower than fp3
            there autocast is on only with AMX.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
-
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import autocast_dtype, cifar10, classifier, one_line_errors, resized_float, run_step, start, step_options
 
 import torch

@@ -7,12 +7,6 @@ Caution    Memory is the limit, and a bigger batch means fewer optimizer steps p
            learning rate.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
-
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import autocast_dtype, cifar10, classifier, one_line_errors, resized_float, run_step, start, step_options
 
 import torch

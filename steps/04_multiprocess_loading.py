@@ -7,13 +7,18 @@ Caution    Each worker costs memory and start-up time; with more workers than co
            trains, workers take cores away from the training.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
-
-# `common` before torch: it sets how OpenMP's threads wait.
-from common import CIFAR10_MEAN, CIFAR10_STD, autocast_dtype, cifar10, classifier, one_line_errors, resized_uint8, run_step, start, step_options
+from common import (
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    autocast_dtype,
+    cifar10,
+    classifier,
+    one_line_errors,
+    resized_uint8,
+    run_step,
+    start,
+    step_options,
+)
 
 import torch
 from torch import nn

@@ -8,13 +8,18 @@ Caution    Pinned memory cannot be swapped out: too much of it slows the whole m
 Needs      a GPU. Where nothing is copied to a device, pinned memory has no effect.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
-
-# `common` before torch: it sets how OpenMP's threads wait.
-from common import CIFAR10_MEAN, CIFAR10_STD, autocast_dtype, cifar10, classifier, one_line_errors, resized_uint8, run_step, start, step_options
+from common import (
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    autocast_dtype,
+    cifar10,
+    classifier,
+    one_line_errors,
+    resized_uint8,
+    run_step,
+    start,
+    step_options,
+)
 
 import torch
 from torch import nn

@@ -8,13 +8,18 @@ Caution    It works for data that fits, and for transforms that the device can d
 No GPU     The data is in memory already; what is saved is the loader's work per image, and passing it on.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
-
-# `common` before torch: it sets how OpenMP's threads wait.
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import (
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    DeviceLoader,
+    autocast_dtype,
+    cifar10,
+    classifier,
+    one_line_errors,
+    run_step,
+    start,
+    step_options,
+)
 
 import torch
 from torch import nn

@@ -7,13 +7,18 @@ Look for   Trace: "Optimizer.step" is much shorter and launches few kernels, cal
 Caution    The work saved is per step, not per image: the smaller the batch, the more it matters.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
-
-# `common` before torch: it sets how OpenMP's threads wait.
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import (
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    DeviceLoader,
+    autocast_dtype,
+    cifar10,
+    classifier,
+    one_line_errors,
+    run_step,
+    start,
+    step_options,
+)
 
 import torch
 from torch import nn

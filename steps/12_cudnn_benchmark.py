@@ -9,13 +9,18 @@ Caution    Every new shape is measured again: batches that vary in size pay each
 Needs      a GPU. On a CPU there is no cuDNN.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
-
-# `common` before torch: it sets how OpenMP's threads wait.
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import (
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    DeviceLoader,
+    autocast_dtype,
+    cifar10,
+    classifier,
+    one_line_errors,
+    run_step,
+    start,
+    step_options,
+)
 
 import torch
 from torch import nn

@@ -9,13 +9,18 @@ Caution    The first step compiles, which may take minutes: its time is reported
            C++ compiler on a CPU, a C compiler on a GPU; without one the step reports that and is not run.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
-
-# `common` before torch: it sets how OpenMP's threads wait.
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import (
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    DeviceLoader,
+    autocast_dtype,
+    cifar10,
+    classifier,
+    one_line_errors,
+    run_step,
+    start,
+    step_options,
+)
 
 import torch
 from torch import nn

@@ -12,13 +12,19 @@ Needs      a second process. One alone trains as step 15 does.
 """
 
 import os
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # finds `common` from any folder, installed or not
-
-# `common` before torch: it sets how OpenMP's threads wait.
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import (
+    CIFAR10_MEAN,
+    CIFAR10_STD,
+    DeviceLoader,
+    autocast_dtype,
+    cifar10,
+    classifier,
+    one_line_errors,
+    run_step,
+    start,
+    step_options,
+)
 
 import torch
 import torch.distributed as dist

@@ -6,11 +6,7 @@ Look for   Memory: a lower peak, one stage's activations at a time; Trace: forwa
 Caution    About a third more work; and batch norm would move its running statistics twice: see `recompute.py`.
 """
 
-import sys
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10

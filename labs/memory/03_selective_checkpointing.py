@@ -6,11 +6,7 @@ Look for   Memory: a peak between 00's and 02's; Trace: no convolution of the fo
 Caution    Every operator passes through Python (a dispatch mode) twice: small operators become slower.
 """
 
-import sys
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10

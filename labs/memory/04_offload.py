@@ -7,11 +7,6 @@ Caution    It pays where the bus is faster than recomputing; without pinned memo
 No GPU     What the stages keep is in main memory already, so nothing is moved.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10
 from common.device import autocast_dtype

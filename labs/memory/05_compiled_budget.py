@@ -7,11 +7,6 @@ Caution    The first step compiles. The setting is private to torch; newer versi
            part of a model, torch.autograd.graph.region_activation_memory_budget.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10
 from common.device import autocast_dtype

@@ -3,8 +3,8 @@
 from typing import Any
 
 from labs.memory import published
-from labs.shared.study import Claim, Row, above, inside, mean, of_pairs, ratio
 from labs.memory.model import PUBLISHED, resnext
+from labs.shared.study import Claim, Row, above, inside, mean, of_pairs, ratio
 
 import torch
 

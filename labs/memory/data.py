@@ -2,13 +2,13 @@
 
 from pathlib import Path
 
+from common.data import CIFAR10_MEAN, CIFAR10_STD, Transform, check_cifar10, cifar10, fetch_cifar10
+from labs.shared.digits import stored_digits
+
 import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip, Resize, ToTensor
-
-from common.data import CIFAR10_MEAN, CIFAR10_STD, Transform, check_cifar10, cifar10, fetch_cifar10
-from labs.shared.digits import stored_digits
 
 LAB = "memory"
 STORED_SIZE = 32  # px of CIFAR-10's images, and of the digits as we enlarge them

@@ -1,22 +1,19 @@
 """What the study measures, each in a process of its own: see `labs.shared.study.serve`."""
 
 import statistics
-import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 from common.data import cifar10
 from common.device import autocast_dtype, disable_tf32, empty_cache, synchronize
 from common.options import StepOptions
-from labs.shared.study import serve
 from common.program import float_batch, peak_bytes, program, timed
 from labs.memory.data import augmented, real_data
 from labs.memory.model import PUBLISHED
 from labs.memory.train import PRECISION, Settings, Training
+from labs.shared.study import serve
 from walkthrough.memory.search import largest_batch
 from walkthrough.results.errors import is_out_of_memory
 

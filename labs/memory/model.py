@@ -7,12 +7,12 @@ blocks, whose 3x3 convolutions are in groups, and shortcuts. The first convoluti
 
 import re
 
-import torch
-from torch import nn
-
 from common.options import Defaults
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
+
+import torch
+from torch import nn
 
 PUBLISHED = "resnext29_4x64d"  # the variant whose predicted memory, with checkpointing and without, is the published
 DEFAULTS = Defaults(

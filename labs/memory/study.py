@@ -8,23 +8,19 @@ step; the optimizer's time; curves of loss and accuracy over seeds. The result i
 """
 
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 from common.data import check_cifar10
 from common.device import autocast_notes, without_gpu
 from common.options import StepOptions
-from labs.memory import published
+from labs.memory import audit, published
+from labs.memory.model import DEFAULTS, resnext
 from labs.shared.extras import imported
 from labs.shared.study import Mean, Measuring, NotMeasured, Row, lab_options, mean, ratio, report
-from labs.memory import audit
-from labs.memory.model import DEFAULTS, resnext
 from walkthrough.results.errors import InputError, one_line_errors
 from walkthrough.results.result import data_label
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-
 from common.options import StepOptions
-from walkthrough.memory.stand_in_gpu import stand_in_gpu
 from common.program import float_batch, program
 from walkthrough.memory.allocator import reserved_bytes
+from walkthrough.memory.stand_in_gpu import stand_in_gpu
 from walkthrough.memory.tracker import Block, MemoryTracker
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 POINTS = 300  # of a timeline, at most: the figure is no wider
 

@@ -10,7 +10,6 @@ the same random numbers. Parts of a step are NVTX ranges, for Nsight Systems:
 """
 
 import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -19,10 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype, checked_device, device_name, disable_tf32, synchronize
+from common.failures import what_fits
+from common.options import PRECISIONS
+from labs.memory.data import real_data
+from labs.memory.model import DEFAULTS, ResNeXt, resnext
+from labs.memory.recompute import statistics_once
+from labs.shared.checkpoints import CHECKPOINT, write, write_table
+from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import (
     InputError,
     OneLineParser,
@@ -32,13 +36,6 @@ from walkthrough.results.errors import (
     printable,
     whole_number,
 )
-from common.failures import what_fits
-from common.options import PRECISIONS
-from labs.shared.checkpoints import CHECKPOINT, write, write_table
-from labs.memory.data import real_data
-from labs.memory.model import DEFAULTS, ResNeXt, resnext
-from labs.memory.recompute import statistics_once
-from walkthrough.results.environment import ROOT
 from walkthrough.results.result import check_writable, writing
 
 import torch

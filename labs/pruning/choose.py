@@ -3,19 +3,15 @@
 python labs/pruning/choose.py
 """
 
-import sys
 from dataclasses import replace
 from itertools import product
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
-from labs.shared.images import FOLDS
-from labs.shared.study import mean
 from labs.pruning.model import DEFAULTS
 from labs.pruning.training import Training, data_of
+from labs.shared.images import FOLDS
+from labs.shared.study import mean
 from walkthrough.results.errors import one_line_errors
 
 EPOCHS, RATES = (8, 16), (0.05, 0.1, 0.2, 0.4)

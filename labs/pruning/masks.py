@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
+from labs.pruning.model import prunable
+
 import torch
 from torch import nn
 from torch.nn.utils import prune
-
-from labs.pruning.model import prunable
 
 HOW = ("layer-wise", "global", "random")  # the first is what the grid is of
 Masks = Mapping[str, torch.Tensor]  # {module: bool, the shape of its weight: True for what stays}

@@ -7,20 +7,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import disable_tf32, synchronize
 from common.options import StepOptions
-from walkthrough.compare import isolated
-from labs.shared.study import serve
 from labs.pruning import masks as of_masks
 from labs.pruning.channels import without_channels
 from labs.pruning.plans import OTHER_SPARSITIES, SPARSITIES
 from labs.pruning.training import Checkpoint, Training, checkpoints, data_of
+from labs.shared.study import serve
+from walkthrough.compare import isolated
 
 import torch
 from torch.nn import functional as F

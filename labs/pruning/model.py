@@ -7,12 +7,12 @@ where the original has 32, and its other layers in proportion; fewer blocks, and
 import re
 from pathlib import Path
 
+from common.options import Defaults
+from walkthrough.results.errors import InputError
+
 from torch import nn
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops.misc import Conv2dNormActivation
-
-from common.options import Defaults
-from walkthrough.results.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 STEM = 32  # channels of the original's first layer, of which "wN" is N

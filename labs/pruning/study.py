@@ -10,22 +10,19 @@ weights, pruning in rounds, channels, speed, and jobs one after the other agains
 labs/pruning/study.json in --logdir.
 """
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import StepOptions
-from labs.shared.study import Claim, Measuring, NotMeasured, Row, grid_options, report
 from labs.pruning import tables
 from labs.pruning.masks import HOW
 from labs.pruning.model import DEFAULTS, width_of
 from labs.pruning.plans import CHANNELS, OTHER_SPARSITIES, RESETS, SPARSITIES, Plan
 from labs.pruning.training import data_of
+from labs.shared.study import Claim, Measuring, NotMeasured, Row, grid_options, report
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, one_line_errors
 

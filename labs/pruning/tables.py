@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from labs.shared.study import Claim, Mean, Ratio, Row, above, inside, mean, of_pairs, percent, ratio
 from labs.pruning import published
 from labs.pruning.masks import HOW, magnitudes
 from labs.pruning.measure import PRODUCT, TIMED_SHARE, VARIANTS
+from labs.shared.study import Claim, Mean, Ratio, Row, above, inside, mean, of_pairs, percent, ratio
 
 Cell = tuple[float, int]  # sparsity (0..1), the epoch that weights are reset to
 BySeed = Mapping[int, float]  # accuracy, 0..1

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from common.machine import keep_freed_memory
 from common.options import StepOptions
-from labs.shared.images import SPLIT_SEED, DataSet, image_data, source_in
 from labs.pruning.masks import Masks, apply
 from labs.pruning.model import small_mobilenet, width_of
 from labs.pruning.plans import PLANS, QUICK_EPOCHS, QUICK_IMAGES, Plan
-from common.machine import keep_freed_memory
+from labs.shared.images import SPLIT_SEED, DataSet, image_data, source_in
 from walkthrough.results.environment import code_hash
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import write_whole, writing

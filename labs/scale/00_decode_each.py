@@ -7,11 +7,6 @@ Look for   Overview: "DataLoader" is most of the step time. On a GPU its utilisa
 Caution    The order of the images is the same in all these programs, by --seed and --workers: see order.py.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step

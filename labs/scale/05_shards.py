@@ -9,19 +9,14 @@ Caution    Only whole shards are shuffled, and the images within one: they were 
            Each worker reads its own shards, so workers beyond the number of shards have nothing to do.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
-from labs.shared.extras import imported
 from labs.scale.batches import normalised_batch
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.preprocess import train_shards
 from labs.scale.shards import Reading, ShardSet, decoded
+from labs.shared.extras import imported
 
 import torch
 from torch import nn

@@ -8,11 +8,6 @@ Caution    Needs an NVIDIA GPU and nvidia-dali. DALI can read and shuffle files 
            are those of the other programs.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step

@@ -13,13 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import synchronize
 from common.options import StepOptions
-from labs.shared import checkpoints
-from labs.shared.study import serve
 from common.program import Program, program, timed, timed_with_loader
 from labs.scale import scaling, sweep
 from labs.scale.batches import bytes_on_disk, delivered, per_cpu_second
@@ -29,6 +25,8 @@ from labs.scale.one_rank import EXCHANGES
 from labs.scale.preprocess import preprocess, train_shards
 from labs.scale.spark import spark_engine
 from labs.scale.training import share
+from labs.shared import checkpoints
+from labs.shared.study import serve
 from walkthrough.results import result
 from walkthrough.results.errors import InputError, printable
 

@@ -7,10 +7,10 @@ where the original, w32, has 32, and its other layers in proportion.
 import re
 from pathlib import Path
 
-from torchvision.models import MobileNetV2
-
 from common.options import Defaults
 from walkthrough.results.errors import InputError
+
+from torchvision.models import MobileNetV2
 
 ROOT = Path(__file__).resolve().parents[2]
 STEM = 32  # channels of the original's first layer

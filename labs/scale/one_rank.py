@@ -13,14 +13,12 @@ from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import disable_tf32, synchronize
+from common.machine import keep_freed_memory
 from labs.scale.model import mobilenet
 from labs.scale.ranks import joined, reported
 from labs.scale.training import Settings, Training
-from common.machine import keep_freed_memory
 from walkthrough.results.errors import one_line_errors
 from walkthrough.results.result import write_json
 

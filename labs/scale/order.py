@@ -8,11 +8,11 @@ in shards. What is left of a reader's images beyond whole batches is left out of
 
 from collections.abc import Iterator, Sequence
 
+from walkthrough.results.errors import InputError
+
 import numpy as np
 import torch
 from torch.utils.data import Sampler
-
-from walkthrough.results.errors import InputError
 
 PER_SHARD = 1024  # images, at most
 FEWEST = 8  # shards, where there are that many images, so that as many readers have one each

@@ -9,11 +9,8 @@ the same command goes on, and makes again only shards that are missing or broken
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from labs.scale.jpegs import Engine, Listing, image_folder, listed, on_all_cores

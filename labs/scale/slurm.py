@@ -13,10 +13,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
-from labs.shared.cluster import Failed, add_cluster_options, cluster_of, run, why_ended
 from labs.scale.node import Ended, Launch, on_node
+from labs.shared.cluster import Failed, add_cluster_options, cluster_of, run, why_ended
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, OneLineParser, folder, one_line_errors, whole_number
 

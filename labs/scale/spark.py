@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
-from labs.shared.extras import imported, stderr_into
 from labs.scale.jpegs import PROCESS_LOST, Engine
+from labs.shared.extras import imported, stderr_into
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, printable
 

@@ -8,22 +8,19 @@ what the model consumes; trains in one process and in several; takes apart what 
 The result is labs/scale/study.json in --logdir.
 """
 
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import device_name
 from common.options import StepOptions
-from labs.shared.study import Claim, Measuring, NotMeasured, Row, lab_options, report
 from labs.scale import audit, tables
 from labs.scale.batches import bytes_on_disk
 from labs.scale.jpegs import DRAWN, Listing, image_folder, listed
 from labs.scale.measure import ENGINES, PIPELINES, SHARDS
 from labs.scale.model import DEFAULTS, width_of
+from labs.shared.study import Claim, Measuring, NotMeasured, Row, lab_options, report
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, one_line_errors
 

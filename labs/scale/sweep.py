@@ -17,15 +17,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import device_name
 from common.options import StepOptions, add_step_options, resolved
-from walkthrough.compare import isolated
 from labs.scale.model import DEFAULTS
 from labs.scale.trials import BATCH_SIZES, PRUNERS, Settings, opened, optuna, states
 from labs.scale.tuning import HELD_OUT, subset
+from walkthrough.compare import isolated
 from walkthrough.results import result as record
 from walkthrough.results.environment import current_environment, now, usable_cores
 from walkthrough.results.errors import InputError, OneLineParser, one_line_errors, printable, whole_number

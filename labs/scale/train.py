@@ -18,10 +18,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype, device_name, disable_tf32
+from common.failures import as_input_error
+from common.machine import keep_freed_memory
+from common.options import StepOptions, add_step_options, resolved
+from labs.scale.jpegs import Jpegs, Listing, as_uint8, image_folder, listed, normalised
+from labs.scale.launch import launch
+from labs.scale.model import DEFAULTS, mobilenet
+from labs.scale.ranks import from_rank_0, joined, reported
+from labs.scale.training import DTYPES, STATEFUL, Epoch, Settings, Training
+from labs.shared.checkpoints import CHECKPOINT, write, write_table
+from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import (
     InputError,
     OneLineParser,
@@ -30,16 +38,6 @@ from walkthrough.results.errors import (
     printable,
     whole_number,
 )
-from common.failures import as_input_error
-from common.machine import keep_freed_memory
-from common.options import StepOptions, add_step_options, resolved
-from labs.shared.checkpoints import CHECKPOINT, write, write_table
-from labs.scale.jpegs import Jpegs, Listing, as_uint8, image_folder, listed, normalised
-from labs.scale.launch import launch
-from labs.scale.model import DEFAULTS, mobilenet
-from labs.scale.ranks import from_rank_0, joined, reported
-from labs.scale.training import DTYPES, STATEFUL, Epoch, Settings, Training
-from walkthrough.results.environment import usable_cores
 from walkthrough.results.result import check_writable, writing
 
 import torch

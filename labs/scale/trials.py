@@ -6,7 +6,6 @@ whoever comes next sees which trials were lost, and marks them as failed.
 
 import fcntl
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -15,13 +14,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import disable_tf32
+from labs.scale.tuning import AfterEpoch, Diverged, subset, trained
 from labs.shared.extras import imported
 from labs.shared.study import serve
-from labs.scale.tuning import AfterEpoch, Diverged, subset, trained
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, is_out_of_memory, printable
 from walkthrough.results.result import writing

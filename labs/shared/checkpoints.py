@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from walkthrough.results.result import write_whole
+
+import torch
 
 CHECKPOINT, TABLE = "checkpoint.pt", "epochs.csv"
 

@@ -23,8 +23,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from walkthrough.compare import isolated
 from labs.shared.extras import imported, stderr_into
+from walkthrough.compare import isolated
 from walkthrough.compare.isolated import REASON_LENGTH
 from walkthrough.compare.runner import why_ended as why_ended  # for labs
 from walkthrough.results import progress

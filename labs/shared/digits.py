@@ -1,8 +1,8 @@
 """scikit-learn's handwritten digits, for every lab that needs real images where there is no network."""
 
-import numpy as np
-
 from labs.shared.extras import imported
+
+import numpy as np
 
 
 def stored_digits(lab: str) -> tuple[np.ndarray, np.ndarray]:

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common.data import cifar10, fetch_cifar10, holds_cifar10
+from labs.shared.digits import stored_digits
+from walkthrough.results.errors import InputError, printable
+
 import numpy as np
 import torch
 from PIL import Image
 from torch.nn import functional as F
 from torchvision.datasets import CIFAR100, ImageFolder
-
-from common.data import cifar10, fetch_cifar10, holds_cifar10
-from labs.shared.digits import stored_digits
-from walkthrough.results.errors import InputError, printable
 
 NAMES = ("digits", "cifar10", "cifar100", "imagenette")
 SPLIT_SEED = 2026

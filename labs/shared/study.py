@@ -25,15 +25,15 @@ from pathlib import Path
 from typing import Any
 
 from common.options import Defaults, StepOptions, add_step_options, resolved
-from walkthrough.compare.reader import end_with_reader
 from labs.shared import cluster
-from walkthrough.compare import isolated
 from labs.shared.cluster import Cluster, add_cluster_options, cluster_of
-from walkthrough.compare.kept import Kept, path_of
 from labs.shared.tables import cell_text as cell_text
 from labs.shared.tables import claim_rows as claim_rows
 from labs.shared.tables import rich_table as rich_table
 from labs.shared.tables import show as show
+from walkthrough.compare import isolated
+from walkthrough.compare.kept import Kept, path_of
+from walkthrough.compare.reader import end_with_reader
 from walkthrough.compare.runner import prepare
 from walkthrough.compare.statistics import Mean, Ratio
 from walkthrough.compare.statistics import mean as mean  # for labs: the only intervals that they show
@@ -252,9 +252,9 @@ class Measuring:
 
     def study(self, tables: Mapping[str, Sequence[Row]], claims: Sequence[Claim], notes: Sequence[str]) -> LabStudy:
         """The `LabStudy` of what was measured."""
-        import torch
-
         from common.device import device_name
+
+        import torch
 
         return LabStudy(
             schema=SCHEMA,

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from walkthrough.compare.statistics import Mean, Ratio
 
 if TYPE_CHECKING:
+    from labs.shared.study import Claim, LabStudy, Row
+
     from rich.console import Console
     from rich.table import Table
-
-    from labs.shared.study import Claim, LabStudy, Row
 
 MOST_ROWS = 40  # of a table that is printed
 HOLDS = {True: "holds", False: "does not hold", None: "inconclusive"}

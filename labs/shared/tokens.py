@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-import torch
-
 from labs.shared.extras import imported
 from walkthrough.results import progress
 from walkthrough.results.errors import InputError
+
+import torch
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers are forked, which its threads would not survive
 

@@ -7,11 +7,6 @@ Look for   Overview: "DataLoader" in the step time. Memory: a peak far above wha
 Caution    A margin of 0.01 per rank needs scores in float32, whatever the encoder computes in.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step

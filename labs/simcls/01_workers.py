@@ -7,11 +7,6 @@ Look for   Overview: "DataLoader" shrinks. With few cores "CPU Exec" grows inste
 Caution    Workers need cores of their own. Work that is the same in every epoch need not be repeated at all: see 04.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step

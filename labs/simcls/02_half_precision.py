@@ -7,11 +7,6 @@ Caution    The model's `forward` converts the vectors to float32 before the cosi
            0.004, and the loss asks for differences of 0.01. On a CPU without AMX autocast stays off.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

@@ -7,11 +7,6 @@ Caution    It is memory that this buys, not speed: use it where it makes room fo
            Dropout must draw the same numbers again: torch.utils.checkpoint restores the random state.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

@@ -8,11 +8,6 @@ Caution    The first program that does so computes all of it and keeps it in --d
            candidates or the metric change, so the file names what it is from.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

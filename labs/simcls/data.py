@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.utils.data import Dataset
-
 from labs.shared.extras import imported
 from labs.shared.tokens import PAD, VOCABULARY, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
 from labs.simcls import rouge
 from labs.simcls.documents import Document, corpus, split
 from labs.simcls.model import SIZES, size_of
 from labs.simcls.rouge import Scores, kept_rouge
+
+import torch
+from torch.utils.data import Dataset
 
 PLACES = tuple(f"[PLACE{number}]" for number in range(8))  # `Document.places`; the last is of all that follow too
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]

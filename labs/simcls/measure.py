@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import synchronize
 from common.options import StepOptions
-from labs.shared.study import serve
 from common.program import profiled_peak_bytes
 from common.program import program as program_of
+from labs.shared.study import serve
 from labs.simcls.data import Collate, training_set
 from labs.simcls.model import size_of
 from labs.simcls.training import trained

@@ -2,15 +2,15 @@
 
 from dataclasses import dataclass
 
-import torch
-from torch import nn
-from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
-
 from common.options import Defaults
 from labs.shared.extras import imported
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,8 @@ Trains on folds of the packages and tests on the one that is left out; runs the 
 measures the loader by itself, and the memory of a step by the number of candidates. Writes study.json, prints tables.
 """
 
-import sys
 from dataclasses import replace
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from labs.shared.study import Measuring, NotMeasured, Row, lab_options, report

@@ -5,9 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 
-import torch
-from torch.utils.data import DataLoader
-
 from common.device import autocast_dtype
 from common.options import StepOptions
 from labs.shared.words import word_vectors
@@ -18,6 +15,9 @@ from labs.simcls.loss import ranking_loss
 from labs.simcls.model import SIZES, Encoder, ReRanker, re_ranker, size_of
 from labs.simcls.rouge import Scores, kept_rouge, mean
 from walkthrough.results.errors import InputError
+
+import torch
+from torch.utils.data import DataLoader
 
 METHODS = ("worst", "random", "first", "best place", "nearest length", "re-ranked", "oracle")
 OF_TEST = 64  # documents per batch where nothing is kept for backward

@@ -8,11 +8,6 @@ Look for   Trace: no layout conversions (nchwToNhwc) around convolutions.
 Caution    What copies a tensor may change its layout back. On a CPU it depends on the library which order is faster.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from common.device import autocast_dtype

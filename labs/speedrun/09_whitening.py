@@ -9,11 +9,6 @@ Look for   The accuracy of the first epochs.
 Caution    Computing it is on the race's clock. It sees no label, and no test image.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from common.device import autocast_dtype

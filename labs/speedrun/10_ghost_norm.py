@@ -8,11 +8,7 @@ Look for   Trace: several batch norms where there was one, and copies that join 
 Caution    The parts cost time: today's record does without them (and keeps the factor frozen).
 """
 
-import sys
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors

@@ -8,11 +8,7 @@ Look for   The accuracy after the same number of steps.
 Caution    It needs an exponential for each number, where ReLU needs a comparison: compiled, that is free on a GPU.
 """
 
-import sys
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors

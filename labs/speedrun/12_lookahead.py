@@ -8,11 +8,7 @@ Caution    An average over too many steps is of weights that were still bad: its
            norm's statistics are averaged, too, as others do not fit the averaged weights.
 """
 
-import sys
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors

@@ -8,11 +8,7 @@ Look for   A better accuracy of the same weights. DAWNBench allowed it; a test t
 Caution    It moves work from training, which the clock sees, to testing, which it does not.
 """
 
-import sys
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors

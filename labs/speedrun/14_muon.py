@@ -8,11 +8,7 @@ Look for   Trace: small matrix products in the optimizer. The accuracy after the
 Caution    Its steps cost more, the more so the smaller the batch is. Two optimizers, two schedules.
 """
 
-import sys
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors

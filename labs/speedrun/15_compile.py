@@ -10,11 +10,7 @@ Caution    Compiling takes longer than the whole race. It is off the clock, and 
            search over settings may be, where a compiled step is faster.
 """
 
-import sys
 from functools import partial
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-import torch
-from torch.nn import functional as F
-
 from common.loaders import Batch
 from labs.shared.images import DataSet
+
+import torch
+from torch.nn import functional as F
 
 
 def shift_of(image_size: int) -> int:

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from labs.shared.images import DataSet, image_data
+
 import torch
 from PIL import Image
 from torch.utils.data import Dataset
-
-from labs.shared.images import DataSet, image_data
 
 
 def data_set(args: Any) -> DataSet:

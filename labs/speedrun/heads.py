@@ -9,8 +9,6 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 from labs.shared.study import FILE, LabStudy, read
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT

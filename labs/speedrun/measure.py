@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import StepOptions
+from common.program import loaded
 from labs.shared.images import FOLDS
 from labs.shared.study import serve
-from common.program import loaded
 from labs.speedrun import race as races_module
 from labs.speedrun.model import DEFAULTS
 from labs.speedrun.race import FILE, Race, RaceOptions, race_options

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from common.options import Defaults
+from walkthrough.results.errors import InputError
+
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-from common.options import Defaults
-from walkthrough.results.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT_SCALE = 0.125  # of ResNet-9's logits, as Page has it

@@ -29,8 +29,7 @@ from labs.shared.images import FOLDS, NAMES, DataSet, source_in
 from labs.speedrun.augment import DeviceBatches
 from labs.speedrun.model import DEFAULTS
 from labs.speedrun.plans import SETTINGS
-from walkthrough.results import environment
-from walkthrough.results import result
+from walkthrough.results import environment, result
 from walkthrough.results.errors import InputError, OneLineParser, whole_number
 
 import torch

@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import torch
-from torch import nn
-
 from common.device import autocast_dtype, disable_tf32
 from labs.shared.images import DataSet
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of, views
@@ -19,6 +16,9 @@ from labs.speedrun.data import data_set
 from labs.speedrun.model import GhostNorm, patch_stem, resnet9, whiten, width_of
 from labs.speedrun.optimizers import DecoupledSGD, Lookahead, Muon, one_cycle, parameter_groups
 from labs.speedrun.race import Predict, Race, RaceOptions, race
+
+import torch
+from torch import nn
 
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "relu": nn.ReLU, "celu": partial(nn.CELU, 0.075), "gelu": nn.GELU,

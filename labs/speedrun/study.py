@@ -10,12 +10,9 @@ what each program reached into its head.
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes, device_name

@@ -7,11 +7,6 @@ Look for   Overview: "DataLoader" in the step time. Memory: scores of attention,
 Caution    Padding cannot be seen in a trace: its kernels are like all others. Compare tokens/s, which counts real ones.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step

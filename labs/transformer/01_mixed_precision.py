@@ -8,11 +8,6 @@ Caution    Weights, gradients and AdamW's moments stay fp32, and autocast keeps 
            autocast stays off.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

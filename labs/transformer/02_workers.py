@@ -7,11 +7,6 @@ Caution    Pinned memory is main memory that the system may not page out: it mak
            do with the disk. More workers than cores only compete; a batch of token ids is a few kB.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

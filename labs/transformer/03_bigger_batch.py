@@ -6,11 +6,6 @@ Look for   GPU Kernel: larger matrix products, a higher utilisation. Memory: the
 Caution    Fewer steps per epoch: the learning rate has to be chosen anew. Padding costs as much per text as before.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

@@ -8,11 +8,6 @@ Caution    Not the mean of the parts' means: a smaller last part would count too
            of: texts here, tokens where each is predicted.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

@@ -6,11 +6,6 @@ Look for   Memory: a lower peak, one layer's activations at a time. Trace: forwa
 Caution    About a third more work: it makes room, for longer texts or a bigger batch, and no step is faster for it.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

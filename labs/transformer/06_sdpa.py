@@ -8,11 +8,6 @@ Caution    Which kernel runs depends on device, dtype, mask and dropout: a mask 
            dropout of attention weights every fused kernel on a CPU. The results differ by rounding.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

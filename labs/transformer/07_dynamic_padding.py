@@ -7,11 +7,6 @@ Caution    Among many texts one is nearly always long: the bigger the batch, the
            every batch, so cuDNN's search, CUDA graphs and torch.compile work anew for each.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

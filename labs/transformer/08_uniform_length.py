@@ -8,11 +8,6 @@ Caution    Batches are less random: where length says something of the class, a 
            measures what that costs. All texts are tokenized once before, for their lengths.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

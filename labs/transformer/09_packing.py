@@ -11,11 +11,6 @@ Caution    Without the mask texts would see each other, and nothing would fail. 
            then masked; FlexAttention (attention="flex_attention") skips blocks of 128 tokens where all are.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

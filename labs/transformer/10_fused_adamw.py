@@ -6,11 +6,6 @@ Look for   Trace: a few fused_adamw kernels in place of a train of foreach kerne
 Caution    It is as fast as memory; with few parameters, or much work per step, that was little of the step.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

@@ -10,11 +10,6 @@ Caution    The first step compiles. Without marks torch compiles for the first s
            A size of 1 is always a case of its own. It costs more than it saves in a short training.
 """
 
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options

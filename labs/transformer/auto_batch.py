@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Sequence
 
-import torch
-from torch.optim import Optimizer
-
 from common.device import device_name, empty_cache
 from walkthrough.results.errors import InputError, is_out_of_memory
+
+import torch
+from torch.optim import Optimizer
 
 Batch = Sequence[torch.Tensor]  # tensors whose first dimension counts texts
 LossOf = Callable[..., torch.Tensor]  # loss_of(*batch): the mean over the texts of a batch, with its graph

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from labs.shared.tokens import filled
+
 import torch
 from torch.utils.data import Sampler
-
-from labs.shared.tokens import filled
 
 Item = tuple[list[int], int]  # (token ids, label)
 POOL = 50  # batches whose texts are sorted by length together

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from functools import cached_property
 
-from torch.utils.data import Dataset
-
 from common.options import StepOptions
 from labs.shared.tokens import Tokens, hub_tokenizer, trained_tokenizer
 from labs.transformer.batches import Item
 from labs.transformer.model import SIZES, max_tokens
 from labs.transformer.texts import Example, texts
+
+from torch.utils.data import Dataset
 
 QUICK_TOKENS = 128  # of a text at most, by --quick
 

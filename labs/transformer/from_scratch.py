@@ -7,11 +7,11 @@ and it never sees a whole text, so that it cannot learn texts by heart.
 
 from typing import Any
 
-import torch
-
 from labs.shared.tokens import UNKNOWN
 from labs.shared.words import word_vectors
 from labs.transformer.data import Tokenized
+
+import torch
 
 DROPPED = 0.3  # of a training text's tokens, others each time
 

@@ -14,13 +14,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
-
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes, disable_tf32, empty_cache
+from common.machine import keep_freed_memory
 from common.options import StepOptions
-from labs.shared.study import serve
 from common.program import timed_with_loader
+from labs.shared.study import serve
 from labs.transformer import noise as gradient_noise
 from labs.transformer import peaks
 from labs.transformer import quality as of_quality
@@ -28,7 +27,6 @@ from labs.transformer.batches import DynamicPadding, FixedPadding, Packing, Unif
 from labs.transformer.data import training_set
 from labs.transformer.tricks import SMALL_BATCH, TRICKS, assemble
 from labs.transformer.variants import PREDICTED, VARIANTS, cumulative_name
-from common.machine import keep_freed_memory
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, is_out_of_memory, printable
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch.nn import functional
-
 from common.options import Defaults
 from labs.shared.extras import imported
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
+
+import torch
+from torch.nn import functional
 
 
 @dataclass(frozen=True)

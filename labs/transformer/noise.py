@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from common.options import StepOptions
 from labs.transformer.batches import UniformLengthBatches
-from labs.transformer.quality import VARIANTS, RANDOM, training_for
+from labs.transformer.quality import RANDOM, VARIANTS, training_for
 from labs.transformer.training import Training
+
+import torch
 
 
 @dataclass(frozen=True)

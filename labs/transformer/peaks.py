@@ -10,19 +10,19 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils.data import DataLoader
-
 from common.options import StepOptions
-from walkthrough.memory.stand_in_gpu import stand_in_gpu
 from common.program import peak_bytes
 from labs.transformer import tricks as tricks_module
 from labs.transformer.batches import packed_micro_batches
 from labs.transformer.data import Tokenized, training_set
 from labs.transformer.tricks import SMALL_BATCH, Training, assemble
 from walkthrough.memory.allocator import reserved_bytes
+from walkthrough.memory.stand_in_gpu import stand_in_gpu
 from walkthrough.memory.tracker import MemoryTracker
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.data import DataLoader
 
 MODEL, PRECISION, BATCH_SIZE = "base", "fp16", 32  # DistilBERT's own size; a T4 has no bf16
 VOCABULARY = 30_522  # of distilbert-base-uncased

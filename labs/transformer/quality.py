@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from common.device import autocast_dtype
 from common.options import StepOptions
 from labs.transformer.bag_of_words import bags_of_words
 from labs.transformer.texts import PARTS, Example, Texts, texts
 from labs.transformer.training import DTYPES, Settings, Training, learning_rate
 from labs.transformer.tricks import SMALL_BATCH
+
+import torch
 
 
 @dataclass(frozen=True)

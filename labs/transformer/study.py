@@ -8,13 +8,10 @@ a T4; workers; quality at a fixed number of tokens, and the noise of gradients; 
 result is labs/transformer/study.json in --logdir.
 """
 
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))  # finds `common` and `labs` from any folder
 
 # `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes

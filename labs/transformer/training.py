@@ -4,10 +4,6 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-
 from common.device import synchronize
 from labs.transformer.auto_batch import AutoBatch
 from labs.transformer.batches import DynamicPadding, FixedPadding, UniformLengthBatches
@@ -15,6 +11,10 @@ from labs.transformer.data import Tokenized, tokens_for
 from labs.transformer.from_scratch import begin_with_word_vectors, dropped
 from labs.transformer.model import SIZES, classifier, max_tokens
 from labs.transformer.texts import PARTS, Texts
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 BATCHES = ("fixed", "dynamic", "uniform")

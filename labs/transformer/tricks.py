@@ -8,14 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader
-
 from common.device import autocast_dtype
 from common.options import StepOptions
 from common.program import TokenCount, TrainStep
-from walkthrough.results.errors import InputError
 from labs.transformer.batches import (
     DynamicPadding,
     FixedPadding,
@@ -26,6 +21,11 @@ from labs.transformer.batches import (
 )
 from labs.transformer.data import Tokenized, training_set
 from labs.transformer.model import classifier, mark_dynamic, packed_logits
+from walkthrough.results.errors import InputError
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
 
 TRICKS = (
     "mixed_precision",

@@ -7,18 +7,7 @@ Caution    Convert on the device before normalising, and only once: dividing by 
 No GPU     Nothing is copied to a device; what is saved then is only work in the main process.
 """
 
-from common import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    autocast_dtype,
-    cifar10,
-    classifier,
-    one_line_errors,
-    resized_uint8,
-    run_step,
-    start,
-    step_options,
-)
+from common import CIFAR10_MEAN, CIFAR10_STD, autocast_dtype, cifar10, classifier, one_line_errors, resized_uint8, run_step, start, step_options
 
 import torch
 from torch import nn

@@ -7,18 +7,7 @@ Caution    Each worker costs memory and start-up time; with more workers than co
            trains, workers take cores away from the training.
 """
 
-from common import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    autocast_dtype,
-    cifar10,
-    classifier,
-    one_line_errors,
-    resized_uint8,
-    run_step,
-    start,
-    step_options,
-)
+from common import CIFAR10_MEAN, CIFAR10_STD, autocast_dtype, cifar10, classifier, one_line_errors, resized_uint8, run_step, start, step_options
 
 import torch
 from torch import nn

@@ -8,18 +8,7 @@ Caution    Pinned memory cannot be swapped out: too much of it slows the whole m
 Needs      a GPU. Where nothing is copied to a device, pinned memory has no effect.
 """
 
-from common import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    autocast_dtype,
-    cifar10,
-    classifier,
-    one_line_errors,
-    resized_uint8,
-    run_step,
-    start,
-    step_options,
-)
+from common import CIFAR10_MEAN, CIFAR10_STD, autocast_dtype, cifar10, classifier, one_line_errors, resized_uint8, run_step, start, step_options
 
 import torch
 from torch import nn

@@ -9,19 +9,7 @@ Caution    Nothing is lost where images are enlarged. Images that are stored lar
 No GPU     Nothing is copied to a device; what is saved is resizing image by image.
 """
 
-from common import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    Prefetcher,
-    autocast_dtype,
-    cifar10,
-    classifier,
-    one_line_errors,
-    run_step,
-    start,
-    step_options,
-    stored_uint8,
-)
+from common import CIFAR10_MEAN, CIFAR10_STD, Prefetcher, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options, stored_uint8
 
 import torch
 from torch import nn

@@ -8,18 +8,7 @@ Caution    It works for data that fits, and for transforms that the device can d
 No GPU     The data is in memory already; what is saved is the loader's work per image, and passing it on.
 """
 
-from common import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    DeviceLoader,
-    autocast_dtype,
-    cifar10,
-    classifier,
-    one_line_errors,
-    run_step,
-    start,
-    step_options,
-)
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
 
 import torch
 from torch import nn

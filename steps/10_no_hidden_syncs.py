@@ -9,18 +9,7 @@ Caution    print(loss), an `if` on a tensor, .cpu() and .tolist() wait as well. 
 Needs      a GPU. A CPU has the loss at once: there is nothing to wait for.
 """
 
-from common import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    DeviceLoader,
-    autocast_dtype,
-    cifar10,
-    classifier,
-    one_line_errors,
-    run_step,
-    start,
-    step_options,
-)
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
 
 import torch
 from torch import nn

@@ -7,18 +7,7 @@ Look for   Trace: "Optimizer.step" is much shorter and launches few kernels, cal
 Caution    The work saved is per step, not per image: the smaller the batch, the more it matters.
 """
 
-from common import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    DeviceLoader,
-    autocast_dtype,
-    cifar10,
-    classifier,
-    one_line_errors,
-    run_step,
-    start,
-    step_options,
-)
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
 
 import torch
 from torch import nn

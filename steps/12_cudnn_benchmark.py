@@ -9,18 +9,7 @@ Caution    Every new shape is measured again: batches that vary in size pay each
 Needs      a GPU. On a CPU there is no cuDNN.
 """
 
-from common import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    DeviceLoader,
-    autocast_dtype,
-    cifar10,
-    classifier,
-    one_line_errors,
-    run_step,
-    start,
-    step_options,
-)
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
 
 import torch
 from torch import nn

@@ -8,18 +8,7 @@ Caution    What is compiled must not read a tensor's value (.item(), an `if` on 
            Resizing stays outside: on a CPU the generated code for it is slower than torch's own.
 """
 
-from common import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    DeviceLoader,
-    autocast_dtype,
-    cifar10,
-    classifier,
-    one_line_errors,
-    run_step,
-    start,
-    step_options,
-)
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
 
 import torch
 from torch import nn

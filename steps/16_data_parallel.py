@@ -13,18 +13,7 @@ Needs      a second process. One alone trains as step 15 does.
 
 import os
 
-from common import (
-    CIFAR10_MEAN,
-    CIFAR10_STD,
-    DeviceLoader,
-    autocast_dtype,
-    cifar10,
-    classifier,
-    one_line_errors,
-    run_step,
-    start,
-    step_options,
-)
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
 
 import torch
 import torch.distributed as dist

@@ -8,7 +8,7 @@ to be woken for every operator, which on an idle machine takes longer than many 
 
 import os
 
-from common.machine import SHORT_SPIN  # `benchmarks/openmp_waiting.py` compares
+from common.machine import SHORT_SPIN
 from walkthrough.results.errors import one_line_errors as one_line_errors  # for programs
 
 if not SHORT_SPIN.keys() & os.environ.keys():

@@ -11,7 +11,7 @@ from tools import check
         ("# A b\n[x](#a-b) [y](#c)\n[z](other.md#old)\n", ["page.md:2: #c: no such heading"]),
         ("[x](nowhere.md) `[y](code.md)`\n```\n[z](code.md)\n```\n", ["page.md:1: nowhere.md: no such file"]),
         ("\n![p](other.md)", ["page.md:2: other.md: the alternative text does not say what the picture shows"]),
-        ("\n5 images a second", ["page.md:2: images a second -> images/s"]),
+        ("\n5 images a\x20second", ["page.md:2: images a\x20second -> images/s"]),
     ],
 )
 def test_a_wrong_link_or_word_is_named_with_its_line(tmp_path, monkeypatch, capsys, text, wrong):

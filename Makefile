@@ -1,5 +1,6 @@
 # make tour   set up, run every step, compare them     (ARGS="--quick" and other options are passed on)
-# make test   set up, check formatting, spelling and types, run the tests
+# make check  formatting, lint, spelling, types, links and words: about a minute
+# make test   make check, then the tests
 # make test-browser   the tests of TensorBoard's pages and of the printed cheat sheet, in Chromium (installs what they need)
 # make lab-memory   the lab on memory, small and short (the whole study: python labs/memory/study.py)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
@@ -19,16 +20,19 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: lab-memory tour test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook golden-texts lock lab-simcls \
+.PHONY: lab-memory tour check test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook golden-texts lock lab-simcls \
   lab-transformer lab-speedrun lab-pruning lab-scale
 tour: setup
 	@$(BIN)/python -m walkthrough tour $(ARGS)
 
-test: setup .venv/tests-installed
-	@$(BIN)/ruff check .
+check: setup
+	@$(BIN)/ruff check --quiet .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/codespell
 	@$(BIN)/basedpyright --level error
+	@$(BIN)/python -m tools.check
+
+test: check .venv/tests-installed
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore-glob='*/test_browser_*' $(ARGS)
 
 test-browser: setup

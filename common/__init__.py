@@ -10,7 +10,7 @@ import os
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from common.machine import SHORT_SPIN  # `benchmarks/openmp_waiting.py` compares
+from common.machine import SHORT_SPIN
 from walkthrough.results.errors import one_line_errors as one_line_errors  # for programs
 
 if TYPE_CHECKING:

@@ -606,9 +606,7 @@ def test_a_step_runs_with_nothing_but_torch_torchvision_and_tensorboard(tmp_path
     """As on somebody's GPU machine: the clone on Python's path, and none of the other packages there."""
     blocked = ["rich", "matplotlib", "pandas", "torch_tb_profiler", "IPython", "jupyter", "msgspec", "pytest"]
     (tmp_path / "sitecustomize.py").write_text(
-        "import sys\n"
-        f"sys.path.append({str(ROOT)!r})\n"
-        f"sys.modules.update(dict.fromkeys({blocked!r}))\n"
+        f"import sys\nsys.path.append({str(ROOT)!r})\nsys.modules.update(dict.fromkeys({blocked!r}))\n"
     )
     finished = run_program(
         ROOT / "steps" / "00_baseline.py", "--quick", "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path,

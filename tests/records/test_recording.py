@@ -616,8 +616,8 @@ def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeyp
     git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m")
     assert re.fullmatch("[0-9a-f]{12}", machine.git_revision())
     (tmp_path / "logs" / "file").write_text("2")
-    (tmp_path / "common" / "course").mkdir()
-    (tmp_path / "common" / "course" / "file").write_text("1")
+    (tmp_path / "tools" / "docs").mkdir(parents=True)
+    (tmp_path / "tools" / "docs" / "file").write_text("1")
     for reads in ("explain", "tensorboard"):
         (tmp_path / "walkthrough" / reads).mkdir(parents=True)
         (tmp_path / "walkthrough" / reads / "file").write_text("1")
@@ -675,8 +675,8 @@ def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "ROOT", tmp_path)
     first = machine.code_hash()
     (tmp_path / "README.md").write_text("words")
-    (tmp_path / "common" / "course").mkdir(parents=True)
-    (tmp_path / "common" / "course" / "figures.py").write_text("1")
+    (tmp_path / "tools" / "docs").mkdir(parents=True)
+    (tmp_path / "tools" / "docs" / "figures.py").write_text("1")
     (tmp_path / "walkthrough").mkdir()
     (tmp_path / "walkthrough" / "doctor.py").write_text("1")
     assert machine.code_hash() == first

@@ -14,7 +14,7 @@ from support.few_packages import run_with_few_packages
 
 from studies import study
 from walkthrough.cli import main
-from walkthrough.records.written import LIMIT
+from walkthrough.records.recording import LIMIT
 from walkthrough.results import result
 
 STEPS = ["00_baseline", "11_fused_optimizer"]

@@ -36,7 +36,7 @@ _PRIVATE = (
 REASON_LENGTH = 250  # characters of a reason, at most; no text of a record is longer than 300
 _MARKS = str.maketrans("<>[]`|\\", "()()'//")
 
-_CODE = ("walkthrough", "common", "steps", "labs")  # folders whose words may be in what is published
+_CODE = ("walkthrough", "common", "steps", "labs", "studies")  # folders whose words may be in what is published
 _WORD = re.compile(r"[^\s\"'`()\[\]{}<>=,;…|]+")
 _UNIT = r"(?:[x%]|[kMGT]i?B|[mµn]?s|px|W|MHz)?"
 _NUMBER = re.compile(

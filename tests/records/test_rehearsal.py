@@ -137,7 +137,7 @@ def test_a_ladder_is_recorded_and_packed_with_few_packages_whatever_is_cut_off(
     assert "2 steps x 2 rounds, 1 runs to go: about " in out  # it knows what the runs before took
     assert f"{folder} holds 2 run(s) of every step" in out
     assert (first / "runs" / "1.json").read_bytes() == run
-    assert "Without msgspec its traces are not compared" in command_there(*pack, folder)
+    command_there(*pack, folder)
 
     with zipfile.ZipFile(packed) as file:
         file.extractall(tmp_path / "home")

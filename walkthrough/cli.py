@@ -37,7 +37,7 @@ COMMANDS = {  # the module of each, and what it does
         "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable.",
     ),
     "samples": (
-        "walkthrough.records.samples_command",
+        "walkthrough.records.samples",
         "Fetch traces of real GPUs that others published (13 MB), by commit and checksum, into DIR.",
     ),
     "limit": (

@@ -1,20 +1,15 @@
 """`walkthrough doctor`: what this machine has, and what to do about what it lacks."""
 
 import argparse
-import importlib.metadata
 import importlib.util
-import itertools
 import os
 import platform
-import re
 import shutil
-import statistics
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from walkthrough.results import environment
@@ -27,8 +22,6 @@ NEEDED_GB = 1  # a full ladder of traces takes some tens of MB; what a run stage
 SHARED_MEMORY = Path("/dev/shm")  # where workers put their batches
 PREFETCH_FACTOR = 2  # batches that each worker has ready, DataLoader's default
 HELD_BATCHES = 2  # batches in use or being copied
-BF16_SECONDS = 4.0  # for measuring bf16 on a CPU: no round of it starts that would end later
-BF16_ROUNDS, BF16_STEPS = 7, 5  # of fp32 and bf16 in turn; training steps of each in a round, where time allows
 
 
 @dataclass(frozen=True)
@@ -70,19 +63,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def examine(args: argparse.Namespace) -> list[Finding]:
     """All findings, in the order they are printed. args: what `add_options` adds."""
-    gpu = _has_gpu()
+    torch, said = _torch()
+    gpu = torch is not None and torch.cuda.is_available()
     return [
         _python(),
-        *_torch(),
-        *_gpus(),
+        said,
+        *(_gpus(torch) if torch else ()),
         _cpu(),
-        *_cpu_bf16(gpu),
         *_compilers(gpu),
         *_shared_memory(args.workers, args.batch_size, args.image_size or IMAGE_SIZE["cuda" if gpu else "cpu"]),
         _cifar10(args.data),
-        _package("tensorboard", "2.21", "TensorBoard", "fix", "its page for PyTorch traces may be broken"),
-        _package("msgspec", "0.18", "msgspec", "note", "`limit` does not time operators; traces are read elsewhere"),
-        _package("torch-tb-profiler", "0.4.3", "Profiler plugin", "note", "traces are recorded, and shown elsewhere"),
+        _package("tensorboard", "fix", "a step cannot write its events"),
+        _package("msgspec", "note", "runs are recorded, and explained elsewhere"),
+        _package("torch-tb-profiler", "note", "traces are recorded, and shown elsewhere"),
         _disk(args.logdir),
     ]
 
@@ -99,54 +92,35 @@ def _python() -> Finding:
     return Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
-def _torch() -> Iterator[Finding]:
+def _torch() -> tuple[Any, Finding]:
+    """(The module, or None where it cannot be imported; what is said of it.)"""
     try:
         import torch
         import torchvision
     except Exception as error:  # a broken installation fails in many ways: OSError, RuntimeError, ImportError
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        yield Finding("torch", "fix", f"{reason}: {_install('torch torchvision')}")
-        return
+        return None, Finding("torch", "fix", f"{reason}: {_install('torch torchvision')}")
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     text = f"torch {torch.__version__}, torchvision {torchvision.__version__}"
     if version < (2, 11):
-        yield Finding("torch", "fix", f"{text}: 2.11 or later is needed, {_install('torch torchvision')}")
-    else:
-        yield Finding("torch", "ok", text)
+        return torch, Finding("torch", "fix", f"{text}: 2.11 or later is needed, {_install('torch torchvision')}")
+    return torch, Finding("torch", "ok", text)
 
 
-def _has_gpu() -> bool:
-    try:
-        import torch
-    except Exception:  # reported above
-        return False
-    return torch.cuda.is_available()
-
-
-def _gpus() -> Iterator[Finding]:
-    try:
-        import torch
-    except Exception:  # reported above
-        return
+def _gpus(torch: Any) -> Iterator[Finding]:
     driver = environment.driver_version()
-    if torch.version.cuda is None and torch.version.hip is None:
-        yield Finding(
-            "CUDA",
-            "note",
-            "this torch is built for CPUs only" + (f", though driver {driver} is here" if driver else ""),
-        )
-    elif not torch.cuda.is_available():
-        why = "no NVIDIA driver here" if driver is None else f"driver {driver} does not suit CUDA {torch.version.cuda}"
-        yield Finding("CUDA", "note", f"torch is built for CUDA {torch.version.cuda}, but {why}: steps run on the CPU")
-    else:
+    if torch.cuda.is_available():
         yield Finding("CUDA", "ok", f"{torch.version.cuda or torch.version.hip}, driver {driver or 'unknown'}")
-        for index in range(torch.cuda.device_count()):
-            yield _gpu(torch, index)
+        yield from (_gpu(torch, index) for index in range(torch.cuda.device_count()))
         return
+    if torch.version.cuda is None and torch.version.hip is None:
+        text = "this torch is built for CPUs only" + (f", though driver {driver} is here" if driver else "")
+    else:
+        why = "no NVIDIA driver here" if driver is None else f"driver {driver} does not suit CUDA {torch.version.cuda}"
+        text = f"torch is built for CUDA {torch.version.cuda}, but {why}: steps run on the CPU"
+    yield Finding("CUDA", "note", text)
     yield Finding(
-        "GPU",
-        "note",
-        "none: steps that concern a GPU only have no effect and say so; no Tensor Cores to see",
+        "GPU", "note", "none: steps that concern a GPU only have no effect and say so; no Tensor Cores to see"
     )
 
 
@@ -172,61 +146,6 @@ def _cpu() -> Finding:
     return Finding("CPU", "note", f"{text}, {has}: step 01 leaves autocast off on the CPU, --precision bf16 tries it")
 
 
-def _cpu_bf16(gpu: bool) -> Iterator[Finding]:
-    """How fast this CPU trains under bf16 autocast, measured; nothing where steps run on a GPU or torch is missing."""
-    if gpu:
-        return
-    try:
-        import torch
-    except Exception:  # reported above
-        return
-    nn, size = torch.nn, IMAGE_SIZE["cpu"]
-    images, labels = torch.randn(128, 3, size, size), torch.randint(0, 10, (128,))
-    criterion = nn.CrossEntropyLoss()
-
-    def convolution(inputs: int, **settings: int) -> list[Any]:
-        return [nn.Conv2d(inputs, 16, bias=False, **settings), nn.BatchNorm2d(16), nn.ReLU()]
-
-    def program(bf16: bool) -> Callable[[], None]:
-        mixers = [convolution(16, kernel_size=3, padding=1, groups=16) + convolution(16, kernel_size=1) for _ in "12"]
-        layers = [convolution(3, kernel_size=12, stride=12), *mixers, [nn.AdaptiveAvgPool2d(1), nn.Flatten()]]
-        model = nn.Sequential(*itertools.chain(*layers), nn.Linear(16, 10))
-        optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
-
-        def train_step() -> None:
-            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                loss = criterion(model(images), labels)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-
-        return train_step
-
-    speeds = relative_speeds(program(bf16=True), program(bf16=False), BF16_SECONDS)
-    rounds = f"{len(speeds)} round{'s' if len(speeds) > 1 else ''}"
-    text = f"{statistics.median(speeds):.2f}x the speed of fp32 in training, the median of {rounds}"
-    yield Finding("bf16 on this CPU", "ok", f"{text} from {min(speeds):.2f}x to {max(speeds):.2f}x")
-
-
-def relative_speeds(program: Callable[[], None], other: Callable[[], None], seconds: float) -> list[float]:
-    """The speed of `program` over that of `other` for each round of both: one, and more while `seconds` last."""
-    end = perf_counter() + seconds
-    for _ in range(2):  # the first time only warms up
-        took = _seconds(other, 1) + _seconds(program, 1)
-    count = max(1, min(BF16_STEPS, int((end - perf_counter()) / (BF16_ROUNDS * took))))
-    speeds = [_seconds(other, count) / _seconds(program, count)]
-    while len(speeds) < BF16_ROUNDS and perf_counter() + count * took <= end:
-        speeds.append(_seconds(other, count) / _seconds(program, count))
-    return speeds
-
-
-def _seconds(program: Callable[[], None], count: int) -> float:
-    start = perf_counter()
-    for _ in range(count):
-        program()
-    return perf_counter() - start
-
-
 def _compilers(gpu: bool) -> Iterator[Finding]:
     """What torch.compile needs: on a GPU Triton, which builds C code when it runs; on a CPU a C++ compiler."""
     fails = f"without it, torch.compile, in steps from 13 on, fails on a {'GPU' if gpu else 'CPU'}"
@@ -247,18 +166,11 @@ def _shared_memory(workers: int, batch_size: int, image_size: int) -> Iterator[F
     """What the workers' queue of batches takes, uint8 images as from step 03 on; nothing where no /dev/shm is used."""
     if not workers or not SHARED_MEMORY.is_dir():
         return
-    batch = batch_size * (3 * image_size**2 + 8)
-    needed = batch * (workers * PREFETCH_FACTOR + HELD_BATCHES)
+    needed = batch_size * (3 * image_size**2 + 8) * (workers * PREFETCH_FACTOR + HELD_BATCHES)
     free = shutil.disk_usage(SHARED_MEMORY).free
-    text = (
-        f"{free / 1e9:.2f} GB free in {SHARED_MEMORY}, {needed / 1e9:.2f} GB needed for {workers} workers, "
-        f"batch {batch_size}, {image_size} px"
-    )
-    if free >= needed:
-        yield Finding("Shared memory", "ok", text)
-        return
-    fix = f"mount -o remount,size={-(-2 * needed // 10**9)}G {SHARED_MEMORY}, --shm-size, or fewer --workers"
-    yield Finding("Shared memory", "fix", f"{text}: {fix}")
+    text = f"{free / 1e9:.2f} GB free in {SHARED_MEMORY}, {workers} workers need {needed / 1e9:.2f} GB"
+    fix = f": mount -o remount,size={-(-2 * needed // 10**9)}G {SHARED_MEMORY}, --shm-size, or fewer --workers"
+    yield Finding("Shared memory", *(("ok", text) if free >= needed else ("fix", text + fix)))
 
 
 def _cifar10(data: Path) -> Finding:
@@ -283,27 +195,17 @@ def _cifar10(data: Path) -> Finding:
     return Finding("CIFAR-10", "note", f"not in {data}: steps use the stand-in; --download fetches it (170 MB)")
 
 
-def _package(name: str, wanted: str, title: str, without: str, effect: str) -> Finding:
-    """wanted: the oldest version that works. without: the state where there is none. effect: of either."""
-    fix = _install(name)
-    try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        why = "" if without == "fix" else f", so {effect}"
-        return Finding(title, without, f"{name} is not installed{why}: {fix}")
-    if _numbers(version) < _numbers(wanted):
-        return Finding(title, "note", f"{name} {version} is older than {wanted}, so {effect}: {fix}")
-    return Finding(title, "ok", f"{name} {version}")
+def _package(name: str, without: str, effect: str) -> Finding:
+    """without: the state where it is not installed. effect: of that."""
+    if importlib.util.find_spec(name.replace("-", "_")) is None:
+        return Finding(name, without, f"not installed, so {effect}: {_install(name)}")
+    return Finding(name, "ok", "installed")
 
 
 def _install(packages: str) -> str:
     """What installs them: the project's own list, but for where the code alone was unpacked or installed."""
     listed = (environment.ROOT / "requirements.txt").exists()
     return "run `make setup`, or pip install -r requirements.txt" if listed else f"pip install {packages}"
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 def _disk(logdir: Path) -> Finding:

@@ -15,7 +15,7 @@ from support.trace_builder import TraceBuilder
 
 from walkthrough.cli import main
 from walkthrough.compare.merging import merged
-from walkthrough.records import allowed, checking, page, written
+from walkthrough.records import allowed, check, page
 from walkthrough.results import privacy, result
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.events import scalars, write_events
@@ -164,7 +164,7 @@ def test_the_check_names_the_file_that_holds_a_private_text_and_the_kind_in_one_
         folder = shutil.copytree(valid_record, tmp_path / str(number) / "test-gpu")
         IN_A_FILE[file](folder, text)
         with pytest.raises(InputError) as refused:
-            checking.verify(folder, fully=False)
+            check.verify(folder)
         assert file in str(refused.value), kind
         assert re.search(kinds, str(refused.value)), kind
         assert str(refused.value) == printable(refused.value), kind
@@ -237,10 +237,10 @@ def test_no_link_or_pipe_is_read_as_a_file_of_a_record(tmp_path):
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "link").symlink_to(tmp_path / "file")
     os.mkfifo(tmp_path / "pipe")
-    assert written.read(tmp_path / "file") == b"x"
+    assert check.read(tmp_path / "file") == b"x"
     for name in ("link", "pipe"):
         with pytest.raises(OSError, match="plain file"):
-            written.read(tmp_path / name)
+            check.read(tmp_path / name)
 
 
 def test_an_event_file_is_not_written_through_a_link(tmp_path):

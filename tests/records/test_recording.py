@@ -240,7 +240,7 @@ def assert_whole(folder):
 
 @pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM], ids=lambda number: number.name)
-def test_a_record_that_is_cut_at_any_moment_is_whole_packs_and_goes_on(valid_runs, command, tmp_path, number):
+def test_a_record_that_is_cut_at_any_moment_is_whole_and_goes_on(valid_runs, command, tmp_path, number):
     def record_cut(calls):
         """Record in a process that gets the signal before its change of that number to files under a final name."""
         child = os.fork()
@@ -260,21 +260,16 @@ def test_a_record_that_is_cut_at_any_moment_is_whole_packs_and_goes_on(valid_run
         os.replace, os.unlink = cut(os.replace), cut(os.unlink)
         os._exit(record_runs(tmp_path / "R", "--runs", "2"))
 
-    packed = 0
     for calls in itertools.count():
         shutil.rmtree(tmp_path / "R", ignore_errors=True)
         if record_cut(calls) == 0:
             break
         assert_whole(valid_runs)
-        holds_runs = any(record.run_files(step) for step in valid_runs.glob("[0-9]*"))
-        code, _, err = command("--pack", valid_runs)
-        assert (code, len(err)) == ((0, 0) if holds_runs else (2, 1)), err
-        packed += code == 0
         assert record_runs(tmp_path / "R", "--runs", "2") == 0
         code, _, err = command("--check", valid_runs)
         assert (code, err) == (0, [])
         assert not (valid_runs / ".running").exists()
-    assert calls > packed > 15
+    assert calls > 15
 
 
 def folder_of(**settings):
@@ -616,8 +611,8 @@ def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeyp
     git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m")
     assert re.fullmatch("[0-9a-f]{12}", machine.git_revision())
     (tmp_path / "logs" / "file").write_text("2")
-    (tmp_path / "common" / "course").mkdir()
-    (tmp_path / "common" / "course" / "file").write_text("1")
+    (tmp_path / "tools" / "docs").mkdir(parents=True)
+    (tmp_path / "tools" / "docs" / "file").write_text("1")
     for reads in ("explain", "tensorboard"):
         (tmp_path / "walkthrough" / reads).mkdir(parents=True)
         (tmp_path / "walkthrough" / reads / "file").write_text("1")
@@ -675,8 +670,8 @@ def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "ROOT", tmp_path)
     first = machine.code_hash()
     (tmp_path / "README.md").write_text("words")
-    (tmp_path / "common" / "course").mkdir(parents=True)
-    (tmp_path / "common" / "course" / "figures.py").write_text("1")
+    (tmp_path / "tools" / "docs").mkdir(parents=True)
+    (tmp_path / "tools" / "docs" / "figures.py").write_text("1")
     (tmp_path / "walkthrough").mkdir()
     (tmp_path / "walkthrough" / "doctor.py").write_text("1")
     assert machine.code_hash() == first

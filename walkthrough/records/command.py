@@ -30,11 +30,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Record, or with `args.check` or `args.pack` verify or pack what was recorded; the exit code."""
     if args.check:
-        from walkthrough.records.checking import check
+        from walkthrough.records.check import check
 
         return check(args.check)
     if args.pack:
-        from walkthrough.records.packing import pack
+        from walkthrough.records.check import pack
 
         return pack(args.pack)
     from walkthrough.records.recording import record_ladder

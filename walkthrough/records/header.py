@@ -35,18 +35,24 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class Header:
-    """environment: the fields of an `Environment` but for git. code: see `environment.code_hash`."""
+    """environment: the fields of an `Environment` but for git. code: see `environment.code_hash`.
+
+    files: {name: its SHA-256} of all that was recorded; None in a record that is not whole yet, and in older ones.
+    """
 
     schema: int
     settings: Settings
     environment: dict[str, str | int | None]
     code: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    files: dict[str, Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """The object that `record.json` holds."""
         value = asdict(self)
         if self.settings.instructions is None:
             del value["settings"]["instructions"]
+        if self.files is None:
+            del value["files"]
         return value
 
     def differences(self, other: "Header") -> list[str]:

@@ -15,6 +15,7 @@ Needs nothing but torch, torchvision and tensorboard.
 
 import argparse
 import gzip
+import hashlib
 import json
 import re
 import shutil
@@ -33,7 +34,6 @@ from walkthrough.compare.pace import FILE as SECONDS
 from walkthrough.compare.pace import Pace
 from walkthrough.records import allowed, page
 from walkthrough.records.header import FILE, Header, Settings, read_header, shared
-from walkthrough.records.written import LIMIT, compact
 from walkthrough.results import environment, privacy
 from walkthrough.results.environment import current_environment
 from walkthrough.results.errors import InputError
@@ -51,6 +51,7 @@ from walkthrough.results.result import (
     writing,
 )
 
+LIMIT = 1_500_000  # bytes of a file: a record is committed, and a repository should stay quick to clone
 # besides what every step runs
 CODE = (
     *(f"walkthrough/compare/{name}.py" for name in ("runner", "rounds", "pace", "merging")),
@@ -149,6 +150,12 @@ def without_effect(args: argparse.Namespace, steps: Sequence[Path]) -> set[str]:
     return {step.stem for step in steps if unmet_need(str(step), device, precision)}
 
 
+def checksums(folder: Path) -> dict[str, str]:
+    """{name: SHA-256} of what was recorded of the steps; the page follows from it, and studies may come later."""
+    files = sorted(path for path in folder.glob("[0-9]*/**/*") if path.is_file() and not path.name.startswith("."))
+    return {file.relative_to(folder).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
 def interleaved(folder: str | Path) -> bool:
     """Whether every step's run 1 was started before any step's run 2, and so on."""
     rounds: dict[int, list[datetime]] = {}
@@ -170,6 +177,8 @@ def _same_record(path: Path, header: Header) -> None:
         raise InputError(
             f"{path.parent} holds another record ({'; '.join(differences)}): move it away, or name another --logdir"
         )
+    if before.files is not None:  # until this call is over, what it adds has no checksum
+        write_json(path, header.as_json())
 
 
 def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: rounds.Schedule) -> int:
@@ -203,6 +212,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
         schedule.add(number, result)
         print(f"{label}{result.samples_per_second.median:10.1f} images/s", flush=True)
     page.write_page(folder)
+    write_json(folder / FILE, replace(header, files=checksums(folder)).as_json())
     if not interleaved(folder):
         print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
     which = f"every step but {', '.join(schedule.not_run)}" if schedule.not_run else "every step"
@@ -249,7 +259,7 @@ def _write_small(source: Path, target: Path) -> None:
 
 
 def _packed(trace: dict[str, Any]) -> bytes:
-    return gzip.compress(compact(trace).encode(), compresslevel=9, mtime=0)
+    return gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), compresslevel=9, mtime=0)
 
 
 def first_steps(events: list[dict[str, Any]], count: int) -> list[dict[str, Any]]:

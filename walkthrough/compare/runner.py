@@ -78,7 +78,8 @@ def run(
     "NN_name: …", goes into the `Outcome` instead. However this ends (Ctrl-C, SIGTERM), the step is stopped first, and
     cleans up after itself; if this process is killed, the step ends too (see `run.reader`).
     """
-    environment = os.environ | {progress.VARIABLE: "json", "PYTHONUNBUFFERED": "1"}
+    clone = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # this one's `common`
+    environment = os.environ | {progress.VARIABLE: "json", "PYTHONUNBUFFERED": "1", "PYTHONPATH": clone}
     environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
     own, last, error = f"{file.stem}: ", "no message", None
     with (ForkedProcess if forked else _fresh_process)(file, words, environment) as process:

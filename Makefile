@@ -30,7 +30,7 @@ check: setup
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/codespell
 	@$(BIN)/basedpyright --level error
-	@$(BIN)/python -m tools.check
+	@$(BIN)/python -m tools.prose
 
 test: check .venv/tests-installed
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore-glob='*/test_browser_*' $(ARGS)

@@ -37,7 +37,7 @@ def test_with_a_command_that_is_killed_its_process_ends_and_all_that_it_started(
         assert still_there(pids) == []
 
 
-@pytest.mark.parametrize("name", ["overhead.program", "sweep.program", "ablation.program", "limit.compiled"])
+@pytest.mark.parametrize("name", ["overhead", "sweep", "switches", "fastest"])
 def test_every_program_that_measures_ends_with_its_command(name):
     path = ROOT / "studies" / f"{name.replace('.', '/')}.py"
     assert 'if __name__ == "__main__":\n    end_with_reader()\n' in path.read_text(encoding="utf-8")

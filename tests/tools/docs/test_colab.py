@@ -17,7 +17,7 @@ from tools.docs.blocks import front
 from walkthrough.cli import _parser
 
 NOTEBOOK = ROOT / "docs" / "colab.ipynb"
-COPIED = ("common", "walkthrough", "steps", "pyproject.toml")  # what a recording needs of the project
+COPIED = ("common", "walkthrough", "studies", "steps", "pyproject.toml")  # what a recording needs of the project
 ADDRESS = 'REPOSITORY = "'
 COMMIT = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org", "commit", "--quiet")
 

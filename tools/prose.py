@@ -1,4 +1,4 @@
-"""Checks links and words of the project: `python -m tools.check [FILE ...]`, without files all that git knows.
+"""Checks links and words of the project: `python -m tools.prose [FILE ...]`, without files all that git knows.
 
 Links: of Markdown pages, to files and to headings or `<a id>` as GitHub names them; pictures have alternative text.
 Words: those that a reader would have to decode stay out of code and pages. Exit code 1 where a line is printed.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tools import check
+from tools import prose
 
 
 @pytest.mark.parametrize(
@@ -15,15 +15,15 @@ from tools import check
     ],
 )
 def test_a_wrong_link_or_word_is_named_with_its_line(tmp_path, monkeypatch, capsys, text, wrong):
-    monkeypatch.setattr(check, "ROOT", tmp_path)
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
     (tmp_path / "other.md").write_text('<a id="old"></a>')
     (tmp_path / "page.md").write_text(text)
-    assert check.main(["page.md"]) == 1
+    assert prose.main(["page.md"]) == 1
     assert capsys.readouterr().out.splitlines() == wrong
 
 
 def test_what_is_right_prints_nothing(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(check, "ROOT", tmp_path)
+    monkeypatch.setattr(prose, "ROOT", tmp_path)
     (tmp_path / "page.md").write_text("## `a`, *b*\n[x](#a-b) [y](https://example.org/#c)")
-    assert check.main(["page.md"]) == 0
+    assert prose.main(["page.md"]) == 0
     assert capsys.readouterr().out == ""

@@ -246,7 +246,7 @@ SPOILED = {
         lambda folder: [(folder / "README.md").unlink(), os.mkfifo(folder / "README.md")],
         ["not a plain file but a pipe"],
     ),
-}  # fmt: skipp
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("spoil", "words"), SPOILED.values(), ids=SPOILED)

@@ -39,7 +39,7 @@ test-browser: setup
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; } || { \
 	  echo "test-browser: chromium is missing: on Debian and Ubuntu, apt install chromium" >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright -c requirements.lock
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup tests/*/test_browser_*.py $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup tests/*/test_browser_*.py tests/*/*/test_browser_*.py $(ARGS)
 
 lab-memory: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/memory/requirements.txt

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from walkthrough.results import capture
 from walkthrough.results.environment import ROOT, usable_cores
@@ -297,3 +298,9 @@ def command_line(args: argparse.Namespace, **changes: object) -> list[str]:
         if value != default:
             words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
     return words
+
+
+def options_from(values: Mapping[str, Any]) -> StepOptions:
+    """The `StepOptions` whose fields a process got among its settings, as JSON."""
+    paths = {name: Path(values[name]) for name in ("logdir", "data")}
+    return StepOptions(**{**values, **paths, "unused": tuple(values["unused"])})

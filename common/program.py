@@ -28,8 +28,9 @@ from common.loaders import Batch, Epochs, Loader
 from common.options import StepOptions
 from common.timing import Plan, Timing, TokenCount, TrainStep, time_training
 from common.tracing import cpu_peak_bytes
-from studies.one_batch import FULL, QUICK
 
+FULL = Plan(warmup_steps=1, warmup_seconds=0.5, windows=5, window_steps=1, window_seconds=0.6)  # on one batch
+QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
 LOADED = {  # by --quick: of a training with its loader, whose batches differ, so a window has several
     False: Plan(warmup_steps=2, warmup_seconds=0.5, windows=5, window_steps=4, window_seconds=1.0),
     True: Plan(warmup_steps=0, warmup_seconds=0.0, windows=2, window_steps=1, window_seconds=0.3),
@@ -113,7 +114,7 @@ def float_batch(options: StepOptions, batch_size: int | None = None) -> Batch:
 
 
 def timed(train_step: TrainStep, batch: Batch, options: StepOptions) -> Timing:
-    """The `run.timing.Timing` of training on that one batch: first step, warm-up, windows."""
+    """The `timing.Timing` of training on that one batch: first step, warm-up, windows."""
     plan = QUICK if options.quick else FULL
     return time_training(repeat(batch), train_step, torch.device(options.device), plan)
 
@@ -121,7 +122,7 @@ def timed(train_step: TrainStep, batch: Batch, options: StepOptions) -> Timing:
 def timed_with_loader(
     train_step: TrainStep, loader: Loader, options: StepOptions, count_tokens: TokenCount | None = None
 ) -> Timing:
-    """The `run.timing.Timing` of training on a loader's batches: what workers loaded ahead is used up first."""
+    """The `timing.Timing` of training on a loader's batches: what workers loaded ahead is used up first."""
     plan = LOADED[options.quick]
     return time_training(Epochs(loader), train_step, torch.device(options.device), plan, count_tokens)
 

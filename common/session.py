@@ -23,13 +23,13 @@ from common.loaders import Batch, DeviceLoader, Epochs, Loader
 from common.options import StepOptions
 from common.timing import FULL, QUICK, Timing, TokenCount, TrainStep, quiet, time_training
 from common.tracing import cpu_peak_bytes, new_pages, traced_window, without_kernels
-from walkthrough.compare.reader import end_with_reader
 from walkthrough.results import capture, progress
 from walkthrough.results import result as record
 from walkthrough.results.environment import current_environment, now
 from walkthrough.results.errors import InputError
 from walkthrough.results.errors import one_line_errors as one_line_errors  # every program takes it from here
 from walkthrough.results.folder import add_trace, own_folder, publish, stamp
+from walkthrough.results.progress import end_with_reader
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,7 @@ from walkthrough.results.result import PositiveInt, StepTime, Throughput
 
 if TYPE_CHECKING:
     import torch
+    from matplotlib.figure import Figure
     from rich.console import Console
 
 FILE = "ablation.json"
@@ -512,8 +513,8 @@ def show(ablation: Ablation, to: "Console") -> None:
     effects.show(ablation, to)
 
 
-def draw(ablation: Ablation, path: Path) -> None:
-    """Draw an `Ablation` into `path`, .svg or .png. Raises InputError for another ending."""
+def figure(ablation: Ablation) -> "Figure":
+    """A matplotlib `Figure`, see `effects.figure`."""
     from studies import effects
 
-    effects.draw(ablation, path)
+    return effects.figure(ablation)

@@ -9,7 +9,6 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studies import study
@@ -32,7 +31,7 @@ from studies.ablation import (
     pairs,
     together,
 )
-from walkthrough.compare.figures import GREY, MEMORY, SLOWER, SPEED, check_figure_file, save, step_label, styled
+from walkthrough.compare.figures import GREY, MEMORY, SLOWER, SPEED, step_label, styled
 from walkthrough.compare.statistics import Ratio, of_pairs
 from walkthrough.compare.statistics import ratio as ratio_of_runs
 from walkthrough.results.result import data_label
@@ -370,13 +369,6 @@ def _speeds(ablation: Ablation, variant: str) -> list[float]:
 def _speed(ablation: Ablation, variant: str) -> str:
     speeds = _speeds(ablation, variant)
     return f"{statistics.median(speeds):.1f}" if speeds else "-"
-
-
-def draw(ablation: Ablation, path: str | Path) -> None:
-    """Draw an `Ablation` into `path`, .svg or .png. Raises InputError for another ending."""
-    path = Path(path)
-    check_figure_file(path)
-    save(figure(ablation), path)
 
 
 def figure(ablation: Ablation) -> "Figure":

@@ -26,6 +26,7 @@ from common.device import autocast_dtype, autocast_notes, device_name, disable_t
 from common.failures import batch_norm_problem
 from common.model import classifier
 from common.options import StepOptions
+from common.program import FULL, QUICK
 from common.timing import Plan, Timing, Window
 from common.tracing import SPARE_BYTES, traced_window
 from studies import one_batch, roofline, study
@@ -33,10 +34,10 @@ from studies.limit import CHANNELS_LAST, CONTIGUOUS, SCHEMA, Limit, Program, Tra
 from studies.roofline import FORWARD, OPTIMIZER, RESIZE, OperatorCounter, OperatorTimes, count_step, least_bytes
 from walkthrough.compare import isolated
 from walkthrough.compare.isolated import Isolated
-from walkthrough.compare.reader import end_with_reader
 from walkthrough.compare.roofs import Roofs, StepBytes
 from walkthrough.results import environment, privacy, progress
 from walkthrough.results.errors import InputError, is_out_of_memory
+from walkthrough.results.progress import end_with_reader
 from walkthrough.results.result import Throughput
 
 SEARCH_SECONDS = {"cuda": 100, "cpu": 45}  # of programs that are not compiled; the last may take longer
@@ -159,7 +160,7 @@ def measure(options: StepOptions) -> Limit:
     peak_flops = roofline.peak_flops(device, precision, options.quick)
     peak_bytes = roofline.peak_bytes(device, options.quick)
 
-    plan = one_batch.QUICK if options.quick else one_batch.FULL
+    plan = QUICK if options.quick else FULL
     uncompiled = Uncompiled(model, device, precision, options.image_size, plan)
     start, notes = fitting_start(uncompiled, options.batch_size)
     seconds = QUICK_SEARCH_SECONDS if options.quick else SEARCH_SECONDS[device.type]
@@ -464,7 +465,7 @@ def compile_and_time(
     disable_tf32()
     torch.backends.cudnn.benchmark = bool(chosen.cudnn_benchmark)
     torch.manual_seed(seed)
-    plan = one_batch.QUICK if quick else one_batch.FULL
+    plan = QUICK if quick else FULL
     try:
         batch = one_batch.batch_on(on, chosen.batch_size)
         network, dtype = classifier(model, image_size), getattr(torch, precision)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from common.options import StepOptions
 from studies import study
 from studies.study import workers_text
-from walkthrough.compare.figures import GREY, MEMORY, SPEED, check_figure_file, reach, save, styled
+from walkthrough.compare.figures import GREY, MEMORY, SPEED, reach, styled
 from walkthrough.compare.statistics import Ratio, of_windows
 from walkthrough.results import environment, privacy, progress, result
 from walkthrough.results.errors import InputError, is_out_of_memory, printable
@@ -255,6 +255,7 @@ def model_alone(options: StepOptions, precision: "torch.dtype") -> tuple[Consume
 
     from common.device import dtype_name
     from common.model import classifier
+    from common.program import QUICK
     from studies import limit as limit_study
     from studies import one_batch
 
@@ -273,7 +274,7 @@ def model_alone(options: StepOptions, precision: "torch.dtype") -> tuple[Consume
     model, device = classifier(options.model, options.image_size), torch.device(options.device)
     train_step = one_batch.TrainStep(model, device, precision, options.image_size)
     batch, notes = one_batch.fitting_batch(train_step, options.batch_size, one_batch.STORED_SIZE)
-    timing = one_batch.time_one_batch(train_step, batch, device, one_batch.QUICK)
+    timing = one_batch.time_one_batch(train_step, batch, device, QUICK)
     source = f"measured briefly, {resizing}: {why}; limit without --input does it properly"
     consumed = Consumed(timing.samples_per_second, one_batch.PLAIN, name, len(batch[1]), source)
     return consumed, [f"the model alone: {note}" for note in notes]
@@ -358,12 +359,6 @@ def delivered_table(result: InputLimit) -> "Table":
             compared(delivered, result.model_alone),
         )
     return table
-
-
-def draw(result: InputLimit, path: Path) -> None:
-    """Draw an `InputLimit` into `path`, .svg or .png. Raises InputError for another ending."""
-    check_figure_file(path)
-    save(figure(result), path)
 
 
 def figure(result: InputLimit) -> "Figure":

@@ -17,7 +17,7 @@ from common.options import add_step_options
 from studies import OPTION_TEXTS, study
 from studies import input as input_study
 from walkthrough.compare import statistics
-from walkthrough.compare.figures import GREY, SPEED, check_figure_file, save, styled
+from walkthrough.compare.figures import GREY, SPEED, styled
 from walkthrough.compare.roofs import FILE, SCHEMA, Peak, Roofs
 from walkthrough.results.errors import InputError, folder
 from walkthrough.results.result import Meta, PositiveInt, Result, StepTime, Throughput
@@ -412,12 +412,6 @@ def _ratio(speed: TrainingSpeed, other: TrainingSpeed) -> str:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:.0%}" if whole else "-"
-
-
-def draw(limit: Limit, path: Path) -> None:
-    """Draw the roofline of a `Limit` into `path`, .svg or .png. Raises InputError for another ending."""
-    check_figure_file(path)
-    save(figure(limit), path)
 
 
 def figure(limit: Limit) -> "Figure":

@@ -16,8 +16,6 @@ from common.failures import batch_norm_problem
 from common.timing import Plan, Timing, time_training
 from walkthrough.results.errors import InputError, is_out_of_memory
 
-FULL = Plan(warmup_steps=1, warmup_seconds=0.5, windows=5, window_steps=1, window_seconds=0.6)
-QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
 PLAIN = "uncompiled"  # what a `TrainStep` is that is told nothing else
 STORED_SIZE = 32  # px of CIFAR-10's images
 
@@ -114,5 +112,5 @@ def fitting_batch(train_step: TrainStep, batch_size: int, image_size: int) -> tu
 
 
 def time_one_batch(train_step: TrainStep, batch: Batch, device: torch.device, plan: Plan) -> Timing:
-    """The `run.timing.Timing` of training on that one batch."""
+    """The `timing.Timing` of training on that one batch."""
     return time_training(repeat(batch), train_step, device, plan)

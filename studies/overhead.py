@@ -29,15 +29,15 @@ from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from common.options import StepOptions, add_step_options
+from common.options import StepOptions, add_step_options, options_from
 from studies import OPTION_TEXTS, study
 from walkthrough.compare import isolated
-from walkthrough.compare.figures import GREY, SPEED, check_figure_file, save, styled
+from walkthrough.compare.figures import GREY, SPEED, styled
 from walkthrough.compare.kept import Kept
-from walkthrough.compare.reader import end_with_reader
 from walkthrough.compare.statistics import Ratio, of_pairs
 from walkthrough.results import environment, privacy, progress
 from walkthrough.results.errors import InputError, folder, printable, whole_number
+from walkthrough.results.progress import end_with_reader
 from walkthrough.results.result import Positive, PositiveInt
 from walkthrough.terminal import plain_table
 
@@ -474,7 +474,7 @@ def main(settings: str) -> None:
 
     try:
         values = json.loads(settings)
-        options = isolated.options_from(values["options"])
+        options = options_from(values["options"])
         tracing = next(each for each in tracings(torch.device(options.device)) if each.name == values["mode"])
         answer = asdict(measured_here(tracing, options, values["with_sizes"]))
     except Exception as error:  # profilers and drivers fail in any way; the other modes go on
@@ -559,12 +559,6 @@ def _legend(result: Overhead) -> str:
         "larger batches show a smaller ratio. export: from the end of the last step until the trace is on disk.\n"
         "+ modules: with_modules sees TorchScript models only; the modules of others come with the stacks."
     )
-
-
-def draw(result: Overhead, path: Path) -> None:
-    """Draw an `Overhead` into `path`, .svg or .png. Raises InputError for another ending."""
-    check_figure_file(path)
-    save(figure(result), path)
 
 
 def figure(result: Overhead) -> "Figure":

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from common.options import StepOptions, resolved
-from walkthrough.compare.figures import UNRESOLVED, check_figure_file, reach
+from walkthrough.compare.figures import UNRESOLVED, check_figure_file, reach, save
 from walkthrough.compare.kept import Kept, path_of
 from walkthrough.compare.runner import prepare
 from walkthrough.compare.statistics import Ratio
@@ -195,7 +195,7 @@ def write(path: Path, result: Study) -> None:
 def plot(name: str, path: Path | None, result: Study) -> None:
     """Draw the result of the study of that name into the file `path`, if one is named; see `check_plot`."""
     if path:
-        module(name).draw(result, path)
+        save(module(name).figure(result), path)
         print(f"drawn: {path}", file=sys.stderr)
 
 

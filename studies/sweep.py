@@ -20,18 +20,18 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from common.options import StepOptions, add_step_options
+from common.options import StepOptions, add_step_options, options_from
 from studies import OPTION_TEXTS, study
 from studies.input import ProcessMemory, process_memory, worker_numbers
 from studies.study import Study, workers_text
 from walkthrough.compare import isolated
-from walkthrough.compare.figures import GREY, check_figure_file, ink_on, save, styled
+from walkthrough.compare.figures import GREY, ink_on, styled
 from walkthrough.compare.kept import Kept
-from walkthrough.compare.reader import end_with_reader
 from walkthrough.compare.statistics import Ratio, ratio
 from walkthrough.results import environment, privacy, progress
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, folder, is_out_of_memory, printable, whole_number, whole_numbers
+from walkthrough.results.progress import end_with_reader
 from walkthrough.results.result import Meta, Positive, data_label
 from walkthrough.terminal import plain_table
 
@@ -358,7 +358,7 @@ def main(settings: str) -> None:
     """
     try:
         values = json.loads(settings)
-        answer = asdict(measured_here(isolated.options_from(values["options"]), values["pin_memory"]))
+        answer = asdict(measured_here(options_from(values["options"]), values["pin_memory"]))
     except Exception as error:  # loaders, drivers and allocators fail in any way; the sweep goes on
         answer = {"error": failure(error)}
     isolated.print_answer(answer)
@@ -459,13 +459,6 @@ def _more_workers(sweep: Sweep, best: Cell) -> str:
         return f"{sentence}."
     more = (most.total_pss - best.total_pss) / 1e6
     return f"{sentence}, and takes {abs(more):,.0f} MB {'more' if more >= 0 else 'less'} memory in all."
-
-
-def draw(sweep: Sweep, path: str | Path) -> None:
-    """Draw a `Sweep` into `path`, .svg or .png. Raises InputError for another ending."""
-    path = Path(path)
-    check_figure_file(path)
-    save(figure(sweep), path)
 
 
 def panels(sweep: Sweep) -> Iterator[tuple[str, list[list[Cell]], list[list[float | None]]]]:

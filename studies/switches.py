@@ -23,12 +23,12 @@ from common.device import autocast_dtype, disable_tf32, enable_tf32
 from common.failures import as_input_error
 from common.loaders import DeviceLoader, Epochs, Loader, Prefetcher
 from common.model import classifier
-from common.options import StepOptions
+from common.options import StepOptions, options_from
 from common.timing import Plan, Timing, TrainStep, time_training
 from studies.ablation import BASELINE_BATCH, Optimisations
-from walkthrough.compare.isolated import not_compiled, options_from, print_answer
-from walkthrough.compare.reader import end_with_reader
+from walkthrough.compare.isolated import not_compiled, print_answer
 from walkthrough.results.errors import InputError, is_out_of_memory
+from walkthrough.results.progress import end_with_reader
 
 FULL = Plan(warmup_steps=2, warmup_seconds=0.8, windows=5, window_steps=2, window_seconds=0.6)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)

@@ -7,7 +7,6 @@ Look for   Memory: a saw tooth per step: it rises through the forward pass, fall
 Caution    What is held at the peak is not what `nvidia-smi` shows, which adds the CUDA context and what torch reserves.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10
 from common.options import step_options
 from common.session import one_line_errors, run_step

@@ -6,7 +6,6 @@ Look for   Memory: a lower peak, not half of it: weights, gradients, moments and
 Caution    Without scaling, small gradients become 0 in fp16. On a CPU without AMX autocast stays off: a note says so.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10
 from common.device import autocast_dtype
 from common.options import step_options

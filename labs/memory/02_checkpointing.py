@@ -8,7 +8,6 @@ Caution    About a third more work; and batch norm would move its running statis
 
 from functools import partial
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10
 from common.device import autocast_dtype
 from common.options import step_options

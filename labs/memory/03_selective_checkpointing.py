@@ -8,7 +8,6 @@ Caution    Every operator passes through Python (a dispatch mode) twice: small o
 
 from functools import partial
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10
 from common.device import autocast_dtype
 from common.options import step_options

@@ -7,7 +7,6 @@ Caution    It pays where the bus is faster than recomputing; without pinned memo
 No GPU     What the stages keep is in main memory already, so nothing is moved.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10
 from common.device import autocast_dtype
 from common.options import step_options

@@ -7,7 +7,6 @@ Caution    The first step compiles. The setting is private to torch; newer versi
            part of a model, torch.autograd.graph.region_activation_memory_budget.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.data import cifar10
 from common.device import autocast_dtype
 from common.options import step_options

@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype, checked_device, device_name, disable_tf32, synchronize
 from common.failures import what_fits
 from common.options import PRECISIONS

@@ -6,7 +6,6 @@ python labs/pruning/choose.py
 from dataclasses import replace
 from itertools import product
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from labs.pruning.model import DEFAULTS
 from labs.pruning.training import Training, data_of

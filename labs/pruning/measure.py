@@ -9,7 +9,6 @@ from dataclasses import asdict
 from functools import partial
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import disable_tf32, synchronize
 from common.options import StepOptions
 from labs.pruning import masks as of_masks

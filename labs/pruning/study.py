@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import StepOptions
 from labs.pruning import tables
 from labs.pruning.masks import HOW

@@ -7,7 +7,6 @@ Look for   Overview: "DataLoader" is most of the step time. On a GPU its utilisa
 Caution    The order of the images is the same in all these programs, by --seed and --workers: see order.py.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.scale.jpegs import Jpegs, as_float, image_folder, listed

@@ -6,7 +6,6 @@ Look for   Overview: "DataLoader" shrinks by the number of cores at best. On a C
 Caution    The work is only spread: images/s per core stay as they were. The write-up had 144 workers on one pipeline.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.scale.jpegs import Jpegs, as_float, image_folder, listed

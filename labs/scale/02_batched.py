@@ -7,7 +7,6 @@ Look for   Trace: the workers' time per batch, in images/s delivered. Decoding i
 Caution    Photographs differ in size, so decoding and resizing remain work per image; only what follows is vectorised.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.scale.batches import normalised_batch

@@ -8,7 +8,6 @@ Caution    Each image is compressed a second time, so values differ a little; th
            could have cropped from the photograph is gone. The first run resizes, which is not in its figures.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.scale.batches import normalised_batch

@@ -7,7 +7,6 @@ Caution    All images are decoded before the first step. ImageNet's 1.28 million
            Between machines nothing is shared: each keeps all of it.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.scale.batches import normalised_batch

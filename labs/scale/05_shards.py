@@ -9,7 +9,6 @@ Caution    Only whole shards are shuffled, and the images within one: they were 
            Each worker reads its own shards, so workers beyond the number of shards have nothing to do.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.scale.batches import normalised_batch

@@ -7,7 +7,6 @@ Look for   GPU Kernel: nvJPEG's kernels next to the model's. Memcpy: files are c
 Caution    Needs an NVIDIA GPU, and takes its time from the model. Values differ from a CPU's decoder by a few of 255.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.scale.gpu import as_bytes, decoded_batch, encoded_batch, needs_cuda

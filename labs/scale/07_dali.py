@@ -8,7 +8,6 @@ Caution    Needs an NVIDIA GPU and nvidia-dali. DALI can read and shuffle files 
            are those of the other programs.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.scale.dali import DaliDecoder

@@ -3,7 +3,6 @@
 from importlib import import_module
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from labs.scale.jpegs import MEAN, STD
 from walkthrough.results.errors import InputError
 

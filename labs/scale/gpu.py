@@ -3,7 +3,6 @@
 import warnings
 from pathlib import Path
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from labs.scale.jpegs import normalised
 from walkthrough.results.errors import InputError
 

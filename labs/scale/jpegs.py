@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from labs.scale import drawing
 from labs.scale.decoding import middle_square, why_corrupt

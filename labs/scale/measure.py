@@ -13,7 +13,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import synchronize
 from common.options import StepOptions
 from common.program import Program, program, timed, timed_with_loader

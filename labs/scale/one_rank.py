@@ -13,7 +13,6 @@ from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import disable_tf32, synchronize
 from common.machine import keep_freed_memory
 from labs.scale.model import mobilenet

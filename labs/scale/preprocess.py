@@ -12,7 +12,6 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from labs.scale.jpegs import Engine, Listing, image_folder, listed, on_all_cores
 from labs.scale.order import shards_of
 from labs.scale.packing import packed_shard

@@ -5,7 +5,6 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from labs.scale.decoding import UNREADABLE, small_jpeg
 from labs.scale.jpegs import BEGUN, MADE, Jpegs, Listing, kept_json, on_all_cores, write_beside
 from walkthrough.results import result

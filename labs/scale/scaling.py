@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import StepOptions
 from labs.scale import one_rank
 from labs.scale.launch import launch

@@ -17,7 +17,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from labs.scale.decoding import pixels
 from labs.scale.order import of_reader, whole_batches, within

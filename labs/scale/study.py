@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import device_name
 from common.options import StepOptions
 from labs.scale import audit, tables

@@ -17,7 +17,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import device_name
 from common.options import StepOptions, add_step_options, resolved
 from labs.scale.model import DEFAULTS

@@ -18,7 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype, device_name, disable_tf32
 from common.failures import as_input_error
 from common.machine import keep_freed_memory

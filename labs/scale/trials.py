@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import disable_tf32
 from labs.scale.tuning import AfterEpoch, Diverged, subset, trained
 from labs.shared.extras import imported

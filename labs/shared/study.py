@@ -24,7 +24,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.options import Defaults, StepOptions, add_step_options, resolved
+from common.options import Defaults, StepOptions, add_step_options, options_from, resolved
 from labs.shared import cluster
 from labs.shared.cluster import Cluster, add_cluster_options, cluster_of
 from labs.shared.tables import cell_text as cell_text
@@ -33,7 +33,6 @@ from labs.shared.tables import rich_table as rich_table
 from labs.shared.tables import show as show
 from walkthrough.compare import isolated
 from walkthrough.compare.kept import Kept, path_of
-from walkthrough.compare.reader import end_with_reader
 from walkthrough.compare.runner import prepare
 from walkthrough.compare.statistics import Mean, Ratio
 from walkthrough.compare.statistics import mean as mean  # for labs: the only intervals that they show
@@ -43,6 +42,7 @@ from walkthrough.results import environment as machine
 from walkthrough.results import privacy, progress, result
 from walkthrough.results.environment import ROOT, Environment, current_environment
 from walkthrough.results.errors import InputError, OneLineParser, is_out_of_memory, printable
+from walkthrough.results.progress import end_with_reader
 from walkthrough.terminal import console
 
 FILE = "study.json"
@@ -297,7 +297,7 @@ def serve(*functions: Callable[..., Any], argv: Sequence[str] | None = None) -> 
     values = json.loads((sys.argv[1:] if argv is None else argv)[0])
     by_name = {function.__name__: function for function in functions}
     try:
-        value = by_name[values["what"]](isolated.options_from(values["options"]), **values["settings"])
+        value = by_name[values["what"]](options_from(values["options"]), **values["settings"])
         answer = {"value": asdict(value) if is_dataclass(value) and not isinstance(value, type) else value}
     except Exception as error:  # models, loaders and allocators fail in any way; the study goes on
         answer = {"error": _reason(error)}

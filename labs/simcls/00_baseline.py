@@ -7,7 +7,6 @@ Look for   Overview: "DataLoader" in the step time. Memory: a peak far above wha
 Caution    A margin of 0.01 per rank needs scores in float32, whatever the encoder computes in.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.simcls.data import Collate, token_count, training_set

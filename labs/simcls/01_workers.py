@@ -7,7 +7,6 @@ Look for   Overview: "DataLoader" shrinks. With few cores "CPU Exec" grows inste
 Caution    Workers need cores of their own. Work that is the same in every epoch need not be repeated at all: see 04.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.simcls.data import Collate, token_count, training_set

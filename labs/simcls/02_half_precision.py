@@ -7,7 +7,6 @@ Caution    The model's `forward` converts the vectors to float32 before the cosi
            0.004, and the loss asks for differences of 0.01. On a CPU without AMX autocast stays off.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

@@ -7,7 +7,6 @@ Caution    It is memory that this buys, not speed: use it where it makes room fo
            Dropout must draw the same numbers again: torch.utils.checkpoint restores the random state.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

@@ -8,7 +8,6 @@ Caution    The first program that does so computes all of it and keeps it in --d
            candidates or the metric change, so the file names what it is from.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

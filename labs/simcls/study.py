@@ -7,7 +7,6 @@ measures the loader by itself, and the memory of a step by the number of candida
 from dataclasses import replace
 from pathlib import Path
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from labs.shared.study import Measuring, NotMeasured, Row, lab_options, report
 from labs.simcls import documents, rouge, tables
 from labs.simcls.data import check_extras

@@ -8,7 +8,6 @@ Caution    The target is reached when a test after an epoch first says so, as in
            the next epoch may be below it again. The accuracy after the last epoch is reported, too.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from labs.speedrun.augment import Cutout, cutout_of, shift_of
 from labs.speedrun.data import OneByOne, data_set

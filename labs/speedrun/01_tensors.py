@@ -9,7 +9,6 @@ Caution    All images have to fit into memory: 600 MB as float32 for CIFAR-10. T
            training, so what is prepared before it is not on it.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from labs.speedrun.augment import Crop, Cutout, Flip, cutout_of, shift_of
 from labs.speedrun.data import Prepared, data_set

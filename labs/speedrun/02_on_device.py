@@ -8,7 +8,6 @@ Caution    Images that are mirrored alternate: a random half in one epoch, the o
            mirrored at all, since a mirrored digit is another sign. Moving the data is on the race's clock here.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
 from labs.speedrun.data import data_set

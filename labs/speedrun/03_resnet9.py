@@ -8,7 +8,6 @@ Look for   GPU Kernel: fewer and longer convolutions. Overview: a shorter step.
 Caution    It has more weights than the naive one. Its scores are scaled by 1/8, without which the loss starts too sure.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
 from labs.speedrun.data import data_set

@@ -10,7 +10,6 @@ Caution    It reaches nothing before its end: cut off in the middle, it is worse
            epochs is part of the method, and was chosen on images held out from the training part.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
 from labs.speedrun.data import data_set

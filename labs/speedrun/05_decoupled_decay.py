@@ -9,7 +9,6 @@ Caution    With momentum 0.9 a gradient counts ten times, so the learning rate h
            is Page's 0.0005 for the same reason times ten.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
 from labs.speedrun.data import data_set

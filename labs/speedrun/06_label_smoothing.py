@@ -8,7 +8,6 @@ Look for   A loss that ends far above 0 with a better accuracy.
 Caution    Losses with different smoothing cannot be compared. It makes scores less sure than the network could be.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
 from labs.speedrun.data import data_set

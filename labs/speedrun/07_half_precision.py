@@ -8,7 +8,6 @@ Caution    Batch norm and the loss stay in float32 under autocast. On a CPU with
            so.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from common.device import autocast_dtype
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of

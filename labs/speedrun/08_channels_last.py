@@ -8,7 +8,6 @@ Look for   Trace: no layout conversions (nchwToNhwc) around convolutions.
 Caution    What copies a tensor may change its layout back. On a CPU it depends on the library which order is faster.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from common.device import autocast_dtype
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of

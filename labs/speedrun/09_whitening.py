@@ -9,7 +9,6 @@ Look for   The accuracy of the first epochs.
 Caution    Computing it is on the race's clock. It sees no label, and no test image.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from common.device import autocast_dtype
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of

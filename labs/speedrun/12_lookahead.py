@@ -10,7 +10,6 @@ Caution    An average over too many steps is of weights that were still bad: its
 
 from functools import partial
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from common.device import autocast_dtype
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of

@@ -12,7 +12,6 @@ Caution    Compiling takes longer than the whole race. It is off the clock, and 
 
 from functools import partial
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common import one_line_errors
 from common.device import autocast_dtype
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of, views

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import StepOptions
 from common.program import loaded
 from labs.shared.images import FOLDS

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes, device_name
 from labs.shared.heat_map import HeatMap, write
 from labs.shared.images import DataSet

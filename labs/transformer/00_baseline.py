@@ -7,7 +7,6 @@ Look for   Overview: "DataLoader" in the step time. Memory: scores of attention,
 Caution    Padding cannot be seen in a trace: its kernels are like all others. Compare tokens/s, which counts real ones.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.options import step_options
 from common.session import one_line_errors, run_step
 from labs.transformer.batches import FixedPadding, token_count

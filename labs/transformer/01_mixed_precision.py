@@ -8,7 +8,6 @@ Caution    Weights, gradients and AdamW's moments stay fp32, and autocast keeps 
            autocast stays off.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

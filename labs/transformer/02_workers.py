@@ -7,7 +7,6 @@ Caution    Pinned memory is main memory that the system may not page out: it mak
            do with the disk. More workers than cores only compete; a batch of token ids is a few kB.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

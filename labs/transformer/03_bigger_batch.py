@@ -6,7 +6,6 @@ Look for   GPU Kernel: larger matrix products, a higher utilisation. Memory: the
 Caution    Fewer steps per epoch: the learning rate has to be chosen anew. Padding costs as much per text as before.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

@@ -8,7 +8,6 @@ Caution    Not the mean of the parts' means: a smaller last part would count too
            of: texts here, tokens where each is predicted.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

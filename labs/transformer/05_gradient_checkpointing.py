@@ -6,7 +6,6 @@ Look for   Memory: a lower peak, one layer's activations at a time. Trace: forwa
 Caution    About a third more work: it makes room, for longer texts or a bigger batch, and no step is faster for it.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

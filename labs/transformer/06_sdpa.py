@@ -8,7 +8,6 @@ Caution    Which kernel runs depends on device, dtype, mask and dropout: a mask 
            dropout of attention weights every fused kernel on a CPU. The results differ by rounding.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

@@ -7,7 +7,6 @@ Caution    Among many texts one is nearly always long: the bigger the batch, the
            every batch, so cuDNN's search, CUDA graphs and torch.compile work anew for each.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

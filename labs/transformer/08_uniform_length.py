@@ -8,7 +8,6 @@ Caution    Batches are less random: where length says something of the class, a 
            measures what that costs. All texts are tokenized once before, for their lengths.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

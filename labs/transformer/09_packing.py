@@ -11,7 +11,6 @@ Caution    Without the mask texts would see each other, and nothing would fail. 
            then masked; FlexAttention (attention="flex_attention") skips blocks of 128 tokens where all are.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

@@ -6,7 +6,6 @@ Look for   Trace: a few fused_adamw kernels in place of a train of foreach kerne
 Caution    It is as fast as memory; with few parameters, or much work per step, that was little of the step.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

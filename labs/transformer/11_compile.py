@@ -10,7 +10,6 @@ Caution    The first step compiles. Without marks torch compiles for the first s
            A size of 1 is always a case of its own. It costs more than it saves in a short training.
 """
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype
 from common.options import step_options
 from common.session import one_line_errors, run_step

@@ -14,7 +14,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes, disable_tf32, empty_cache
 from common.machine import keep_freed_memory
 from common.options import StepOptions

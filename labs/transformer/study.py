@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_notes
 from common.options import StepOptions
 from labs.shared.extras import imported

@@ -15,7 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-# `common` before torch: it sets how OpenMP's threads wait.
 from common.device import autocast_dtype, device_name, disable_tf32
 from common.options import StepOptions, add_step_options, resolved
 from labs.shared.checkpoints import CHECKPOINT, write, write_table

@@ -10,7 +10,7 @@ from support import ROOT, is_running, still_there
 
 CHILD = """
 import os, subprocess, time
-from walkthrough.compare.reader import end_with_reader
+from walkthrough.results.progress import end_with_reader
 
 end_with_reader()
 own = subprocess.Popen(["sleep", "600"])

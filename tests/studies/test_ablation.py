@@ -19,7 +19,7 @@ from support import NAMES, ROOT, SmallNet, make_result
 from test_steps import reads
 
 from common import data
-from common.options import StepOptions
+from common.options import StepOptions, options_from
 from common.session import unmet_need
 from studies import ablation as ablate
 from studies import effects, study, switches
@@ -39,8 +39,7 @@ from studies.ablation import (
 )
 from walkthrough.cli import main
 from walkthrough.compare import statistics
-from walkthrough.compare.figures import MEMORY, SPEED, UNRESOLVED
-from walkthrough.compare.isolated import options_from
+from walkthrough.compare.figures import MEMORY, SPEED, UNRESOLVED, save
 from walkthrough.compare.runner import step_files
 from walkthrough.compare.statistics import of_pairs
 from walkthrough.results.errors import InputError
@@ -792,8 +791,8 @@ def test_a_broken_file_is_refused(tmp_path, change, words):
 def test_the_figure_is_what_its_name_says(tmp_path):
     speeds = BASE | arms((270.0, 540.0, 270.0)) | {"full": [1000.0] * 3, "full without amp": [100.0] * 3}
     ablation = make_ablation(speeds, no_effect=[NotMeasured("compile", "no compiler")])
-    effects.draw(ablation, tmp_path / "effects.svg")
-    effects.draw(ablation, tmp_path / "effects.png")
+    save(effects.figure(ablation), tmp_path / "effects.svg")
+    save(effects.figure(ablation), tmp_path / "effects.png")
     text = (tmp_path / "effects.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     for words in ("multiprocess loading", "baseline over baseline, no measurable difference", "alone: over the",
@@ -808,9 +807,9 @@ def test_the_figure_is_what_its_name_says(tmp_path):
     assert points[SPEED] == [pytest.approx(1.5), pytest.approx(1.2)]
     assert points[MEMORY] == [pytest.approx(10.0)]
     assert points[UNRESOLVED] == [effects.control(ablation).ratio], "grey: no measurable difference"
-    effects.draw(make_ablation({}), tmp_path / "empty.svg")
+    save(effects.figure(make_ablation({})), tmp_path / "empty.svg")
     with pytest.raises(InputError):
-        effects.draw(ablation, tmp_path / "effects.html")
+        save(effects.figure(ablation), tmp_path / "effects.html")
 
 
 @pytest.mark.parametrize("low, high", [(0.95, 1.2), (0.85, 1.3), (0.9, 5.7), (0.1, 2), (0.04, 30), (0.001, 1000)])

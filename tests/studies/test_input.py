@@ -29,6 +29,7 @@ from studies.input import (
     read,
 )
 from walkthrough.cli import main
+from walkthrough.compare.figures import save
 from walkthrough.results import privacy
 from walkthrough.results import result as record
 from walkthrough.results.environment import Environment
@@ -173,14 +174,14 @@ def test_the_figure_shows_a_point_per_number_of_workers_and_the_model(tmp_path):
     band = axes.patches[0].get_extents().transformed(axes.transData.inverted())
     assert (band.y0, band.y1) == (pytest.approx(90.0), pytest.approx(110.0))
     for name in ("input.svg", "input.png"):
-        input_study.draw(result, tmp_path / name)
+        save(input_study.figure(result), tmp_path / name)
     text = (tmp_path / "input.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert "stand-in data (not CIFAR-10), batch 128, 64 px; mobilenet_v2 on Test &lt;CPU&gt;" in text
     assert (tmp_path / "input.png").read_bytes().startswith(b"\x89PNG")
     for name in ("input.html", "not there/input.svg"):
         with pytest.raises(InputError):
-            input_study.draw(result, tmp_path / name)
+            save(input_study.figure(result), tmp_path / name)
 
 
 # The loader and the model

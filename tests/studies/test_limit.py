@@ -27,6 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.model import classifier
+from common.program import QUICK
 from common.timing import Timing, Window
 from studies import fastest, one_batch, roofline, study
 from studies import limit as limit_study
@@ -44,6 +45,7 @@ from studies.limit import (
 )
 from walkthrough.cli import main
 from walkthrough.compare import compare, isolated, roofs, table
+from walkthrough.compare.figures import save
 from walkthrough.compare.roofs import Peak, StepBytes
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
@@ -387,7 +389,7 @@ def test_the_search_ends_where_memory_or_time_does():
 
 
 def an_uncompiled(**changes):
-    values = dict(model=SmallNet(), device=CPU, precision=torch.float32, image_size=32, plan=one_batch.QUICK)
+    values = dict(model=SmallNet(), device=CPU, precision=torch.float32, image_size=32, plan=QUICK)
     return Uncompiled(**(values | changes))
 
 
@@ -719,7 +721,7 @@ def test_the_process_prints_when_it_has_compiled_and_then_its_timing(monkeypatch
     answer = json.loads(last)["answer"]
     windows = answer["timing"]["windows"]
     assert "kernel_bytes" in answer
-    assert len(windows) == one_batch.QUICK.windows
+    assert len(windows) == QUICK.windows
     assert all(window["samples_per_second"] > 0 for window in windows)
 
 
@@ -897,8 +899,8 @@ def test_a_group_s_share_of_its_roof_is_that_of_the_lower_roof():
 
 
 def test_the_figure_shows_the_measured_roofs_the_groups_and_the_step(tmp_path):
-    limit_study.draw(make_limit(), tmp_path / "roof.svg")
-    limit_study.draw(make_limit(), tmp_path / "roof.png")
+    save(limit_study.figure(make_limit()), tmp_path / "roof.svg")
+    save(limit_study.figure(make_limit()), tmp_path / "roof.png")
     text = (tmp_path / "roof.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert "measured roofs: 100 MB/s, 1 GFLOP/s" in text
@@ -909,7 +911,7 @@ def test_the_figure_shows_the_measured_roofs_the_groups_and_the_step(tmp_path):
     assert (tmp_path / "roof.png").read_bytes().startswith(b"\x89PNG")
     for name in ("roof.html", "not there/roof.svg"):
         with pytest.raises(InputError):
-            limit_study.draw(make_limit(), tmp_path / name)
+            save(limit_study.figure(make_limit()), tmp_path / name)
 
 
 # The record

@@ -31,7 +31,7 @@ from studies.overhead import (
     tracings,
 )
 from walkthrough.cli import main
-from walkthrough.compare.figures import SPEED, UNRESOLVED
+from walkthrough.compare.figures import SPEED, UNRESOLVED, save
 from walkthrough.results import result as record
 from walkthrough.results.environment import Environment
 from walkthrough.results.errors import InputError
@@ -474,7 +474,7 @@ def test_the_figure_shows_the_control_s_and_each_mode_s_cost_with_its_interval(t
         "+ stacks",
     ]
     for name in ("cost.svg", "cost.png"):
-        overhead.draw(result, tmp_path / name)
+        save(overhead.figure(result), tmp_path / name)
     text = (tmp_path / "cost.svg").read_text()
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert "mobilenet_v2, batch 32, 64 px, float32, Test CPU; 3 runs" in text
@@ -482,7 +482,7 @@ def test_the_figure_shows_the_control_s_and_each_mode_s_cost_with_its_interval(t
     assert (tmp_path / "cost.png").read_bytes().startswith(b"\x89PNG")
     for name in ("cost.html", "not there/cost.svg"):
         with pytest.raises(InputError):
-            overhead.draw(result, tmp_path / name)
+            save(overhead.figure(result), tmp_path / name)
 
 
 # The command

@@ -10,6 +10,7 @@ from support import ROOT
 
 from studies import study
 from walkthrough.cli import main
+from walkthrough.compare.figures import save
 from walkthrough.results.errors import InputError
 
 RECORD = ROOT / "logs" / "reference" / "amd-epyc-avx512-bf16"
@@ -46,13 +47,13 @@ def test_its_tables_fit_a_narrow_terminal(name):
 
 def test_its_figure_is_drawn_the_same_each_time(name, tmp_path):
     for file in ("a.svg", "b.svg", "a.png"):
-        study.module(name).draw(recorded(name), tmp_path / file)
+        save(study.module(name).figure(recorded(name)), tmp_path / file)
     svg = (tmp_path / "a.svg").read_text()
     assert svg == (tmp_path / "b.svg").read_text()
     assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
     assert recorded(name).setup.model in svg
     with pytest.raises(InputError, match=r"\.svg or \.png"):
-        study.module(name).draw(recorded(name), tmp_path / "a.html")
+        save(study.module(name).figure(recorded(name)), tmp_path / "a.html")
 
 
 @pytest.mark.parametrize(

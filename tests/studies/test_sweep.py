@@ -20,7 +20,7 @@ import torch
 from rich.console import Console
 from support import ROOT, SmallNet
 
-from common.options import StepOptions
+from common.options import StepOptions, options_from
 from common.timing import Timing, Window
 from studies import study, sweep
 from studies import switches as training_program
@@ -28,7 +28,7 @@ from studies.ablation import NAMES
 from studies.sweep import FILE, Cell, CellRun, ProcessMemory, Setting, Sweep, read
 from walkthrough.cli import main
 from walkthrough.compare import isolated, statistics
-from walkthrough.compare.figures import ink_on
+from walkthrough.compare.figures import ink_on, save
 from walkthrough.results.environment import Environment
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import Setup, write_json
@@ -171,7 +171,7 @@ def test_a_process_gets_the_options_with_its_setting(quick_end, tmp_path):
     file = tmp_path / "settings"
     measured_by(f"import sys; open({str(file)!r}, 'w').write(sys.argv[1])")
     settings = json.loads(file.read_text())
-    assert isolated.options_from(settings["options"]) == replace(OPTIONS, workers=1, batch_size=8)
+    assert options_from(settings["options"]) == replace(OPTIONS, workers=1, batch_size=8)
     assert settings["pin_memory"] is False
 
 
@@ -381,7 +381,7 @@ def test_what_is_not_known_is_a_dash():
 
 def test_the_drawn_heat_map_holds_the_same_and_is_the_same_each_time(tmp_path):
     for name in ("a.svg", "b.svg"):
-        sweep.draw(with_failure(), tmp_path / name)
+        save(sweep.figure(with_failure()), tmp_path / name)
     svg = (tmp_path / "a.svg").read_text()
     assert svg == (tmp_path / "b.svg").read_text()
     ElementTree.fromstring(svg)
@@ -390,10 +390,10 @@ def test_the_drawn_heat_map_holds_the_same_and_is_the_same_each_time(tmp_path):
     for text in ("120", "best", "60.0", "1.5 cores", "900 MB", "failed", "workers", "batch size"):
         assert text in texts
     assert "href" not in re.sub(r'xlink:href="#', "", svg)
-    sweep.draw(pinned_too(), tmp_path / "a.png")
+    save(sweep.figure(pinned_too()), tmp_path / "a.png")
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
     with pytest.raises(InputError, match=r"must end in \.svg or \.png"):
-        sweep.draw(make_sweep(), tmp_path / "a.html")
+        save(sweep.figure(make_sweep()), tmp_path / "a.html")
 
 
 def test_text_is_readable_on_both_ends_of_the_scale():

@@ -30,7 +30,6 @@ _HASHED_ID = re.compile(r'\bid="([A-Za-z_0-9]*[0-9a-f]{10})"')
 def plot(ladder: Ladder, path: str | Path) -> None:
     """Draw a `compare.Ladder` into `path`, in the format of its suffix. Raises InputError for one not in `FORMATS`."""
     path = Path(path)
-    check_figure_file(path)
     save(ladder_figure(ladder), path)
 
 
@@ -44,7 +43,11 @@ def check_figure_file(path: Path, formats: Sequence[str] = FORMATS) -> None:
 
 
 def save(figure: "Figure", path: Path) -> None:
-    """Write a matplotlib figure to `path`, whole or not at all: as PNG, or with any other suffix as SVG."""
+    """Write a matplotlib figure to `path`, whole or not at all: as PNG or SVG, by its suffix.
+
+    Raises InputError for a name that `check_figure_file` refuses.
+    """
+    check_figure_file(path)
     if path.suffix.lower() == ".png":
         image = io.BytesIO()
         figure.savefig(image, format="png", dpi=150)

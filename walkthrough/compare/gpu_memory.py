@@ -13,7 +13,7 @@ SCHEMA = 1
 KINDS: tuple[str, ...] = ("parameters", "gradients", "optimizer", "activations", "inputs", "other")
 
 # What a process that uses CUDA takes besides what torch reserves, set aside where a largest batch is sought. Assumed,
-# not measured by us; it depends on GPU, driver and libraries. No figure in `studies.published.MEMORY` contains one.
+# not measured by us; it depends on GPU, driver and libraries. No figure in `labs.memory.published.MEMORY` contains one.
 CONTEXT_BYTES = 550_000_000
 
 

@@ -10,10 +10,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, Any
 
-from common.options import StepOptions
+from walkthrough.compare import runner
 from walkthrough.compare.runner import why_ended
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import compile_failure, printable
@@ -40,12 +39,6 @@ def module(name: str) -> tuple[str, ...]:
     """
     code = f"import runpy, sys; sys.path[0] = {str(ROOT)!r}; runpy.run_module({name!r}, None, '__main__', True)"
     return sys.executable, "-c", code
-
-
-def options_from(values: Mapping[str, Any]) -> StepOptions:
-    """The `StepOptions` whose fields a process got among its settings, as JSON."""
-    paths = {name: Path(values[name]) for name in ("logdir", "data")}
-    return StepOptions(**{**values, **paths, "unused": tuple(values["unused"])})
 
 
 def print_answer(value: Mapping[str, Any]) -> None:
@@ -90,12 +83,10 @@ def isolated_process(command: Sequence[str], settings: Mapping[str, Any], limit_
 
     However this is left, and after `limit_seconds`, the process and all that it started are ended.
     """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     timed_out = threading.Event()
     with subprocess.Popen(
         [*command, json.dumps(settings, default=str)],
-        env=environment,
+        env=runner.environment(),
         text=True,
         errors="replace",
         start_new_session=True,

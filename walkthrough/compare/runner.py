@@ -76,13 +76,11 @@ def run(
 
     on_progress(event): see `progress.report`. on_line(text): any other line that it prints; its own error line,
     "NN_name: …", goes into the `Outcome` instead. However this ends (Ctrl-C, SIGTERM), the step is stopped first, and
-    cleans up after itself; if this process is killed, the step ends too (see `run.reader`).
+    cleans up after itself; if this process is killed, the step ends too (see `progress.end_with_reader`).
     """
-    clone = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # this one's `common`
-    environment = os.environ | {progress.VARIABLE: "json", "PYTHONUNBUFFERED": "1", "PYTHONPATH": clone}
-    environment.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
+    followed = environment(**{progress.VARIABLE: "json"}, PYTHONUNBUFFERED="1")
     own, last, error = f"{file.stem}: ", "no message", None
-    with (ForkedProcess if forked else _fresh_process)(file, words, environment) as process:
+    with (ForkedProcess if forked else _fresh_process)(file, words, followed) as process:
         try:
             for line in map(str.rstrip, process.stdout or ()):
                 if event := progress.parse(line):
@@ -97,6 +95,14 @@ def run(
             _stop(process)
             raise
     return Outcome(code, why_ended(code, error or last))
+
+
+def environment(**more: str) -> dict[str, str]:
+    """Of a process that trains: this clone's `common` is found first, also where none or another one is installed."""
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    found = os.environ | more | {"PYTHONPATH": path}
+    found.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # the profiler warns of memory that is older than the trace
+    return found
 
 
 def exit_code(codes: Iterable[int]) -> int:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from walkthrough.compare.figures import GREY, check_figure_file, save, step_label, styled
+from walkthrough.compare.figures import GREY, save, step_label, styled
 from walkthrough.compare.gpu_memory import KINDS, Fit
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ COLOURS = dict(zip(KINDS, ("#0072b2", "#56b4e9", "#cc79a7", "#009e73", "#e69f00"
 
 def draw(fit: Fit, path: Path) -> None:
     """Draw a `Fit` into `path`, .svg or .png. Raises InputError for another ending."""
-    check_figure_file(path)
     save(gpu_memory_figure(fit), path)
 
 

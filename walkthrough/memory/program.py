@@ -6,8 +6,8 @@ import sys
 import torch
 
 from walkthrough.compare.isolated import print_answer
-from walkthrough.compare.reader import end_with_reader
 from walkthrough.results.errors import printable
+from walkthrough.results.progress import end_with_reader
 
 
 def main(settings: str) -> None:

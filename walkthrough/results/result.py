@@ -66,7 +66,7 @@ class StepTime:
 
 @dataclass(frozen=True)
 class PeakMemory:
-    """Bytes, of rank 0, over the windows. GPU: `device.gpu_peak_bytes`. CPU: `run.tracing.cpu_peak_bytes`."""
+    """Bytes, of rank 0, over the windows. GPU: `device.gpu_peak_bytes`. CPU: `tracing.cpu_peak_bytes`."""
 
     allocated: Size
     reserved: Size | None

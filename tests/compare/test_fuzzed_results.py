@@ -10,7 +10,7 @@ from rich.console import Console
 from support import make_result, some_place, write_run
 
 from walkthrough.cli import main
-from walkthrough.compare.compare import comparison, ladders, readable_rounds
+from walkthrough.compare.rounds import comparison, ladders, readable_rounds
 from walkthrough.compare.table import print_ladders
 from walkthrough.results.result import read_results
 

@@ -4,7 +4,7 @@ import re
 from collections.abc import Collection, Iterable, Sequence
 
 from walkthrough.compare.columns import GAINS, PAGE, Limit, columns
-from walkthrough.compare.compare import Ladder
+from walkthrough.compare.rounds import Ladder
 from walkthrough.results.errors import printable
 
 
@@ -21,7 +21,7 @@ def ladder_table(
     steps: Collection[str] | None = None,
     gains: bool = True,
 ) -> str:
-    """A `compare.Ladder` as a Markdown table. limit: see `columns.columns`.
+    """A `rounds.Ladder` as a Markdown table. limit: see `columns.columns`.
 
     steps: only these rows, by default all. gains: with the columns that compare a step with others.
     """

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from walkthrough.compare.compare import Ladder, Row, rounds_compared
 from walkthrough.compare.gpu_memory import Fit
+from walkthrough.compare.rounds import Ladder, Row, rounds_compared
 from walkthrough.compare.statistics import ratio
 from walkthrough.results.errors import printable
 

@@ -103,7 +103,7 @@ def _keep(source: Path, folder: Path, number: int, result: Result, is_first: boo
 def _print_comparison(logdir: Path, results: list[Result], missing: list[NotRun], out: "Console") -> None:
     from walkthrough.compare import gpu_memory
     from walkthrough.compare.compare import gpu_use, ladders, readable_rounds
-    from walkthrough.compare.table import print_ladders
+    from walkthrough.compare.ladder import print_ladders
     from walkthrough.results.errors import InputError
 
     runs, problems = readable_rounds(logdir, results)

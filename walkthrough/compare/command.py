@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from walkthrough.compare import gpu_memory, roofs
+from walkthrough.compare import roofs
 from walkthrough.compare.compare import Ladder, comparison, gpu_use, ladders, readable_rounds
 from walkthrough.compare.summary import short_name
 from walkthrough.results.environment import ROOT, in_clone, project_folder
@@ -89,8 +89,7 @@ def _print(logdir: Path, results: list[Result], compared: list[Ladder]) -> None:
         print(printable(f"no figures from a trace: {problem}"), file=sys.stderr)
     limit = _unless_broken(_read_limit, logdir)
     missing = _unless_broken(steps_not_run, logdir) or []
-    fit = _unless_broken(gpu_memory.read, logdir)
-    print_ladders(compared, console(), used, limit, missing, fit)
+    print_ladders(compared, console(), used, limit, missing)
 
 
 def _read_limit(logdir: Path) -> "Limit | None":

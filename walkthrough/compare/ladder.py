@@ -12,7 +12,6 @@ from walkthrough.compare.columns import (
     COST,
     LIMIT,
     ORIGINAL,
-    PREDICTED,
     ROOFS,
     SPEED,
     TRACED,
@@ -24,8 +23,7 @@ from walkthrough.compare.columns import (
     rows_of,
 )
 from walkthrough.compare.compare import GpuUse, Ladder, half_spread, is_first_step
-from walkthrough.compare.gpu_memory import Fit
-from walkthrough.compare.summary import intervals, notes_of, prediction, summary
+from walkthrough.compare.summary import intervals, notes_of, summary
 from walkthrough.results.errors import printable
 from walkthrough.results.result import NotRun, Result
 from walkthrough.terminal import plain_table
@@ -46,12 +44,11 @@ def print_ladders(
     used: Mapping[str, GpuUse] | None = None,
     limit: Limit | None = None,
     missing: Sequence[NotRun] = (),
-    fit: Fit | None = None,
 ) -> None:
     """Print every ladder with its notes to the console `to`.
 
     used: see `columns.columns`. limit: shown with the ladders of its setup. missing: the steps of the first
-    ladder that were not run. fit: the GPU memory predicted for programs.
+    ladder that were not run.
     """
     if len(ladders) > 1:
         to.print(
@@ -60,7 +57,7 @@ def print_ladders(
         )
     for number, ladder in enumerate(ladders):
         its_limit = limit if limit and limit.setup.matches(ladder.baseline.setup) else None
-        _print_ladder(ladder, to, used or {}, its_limit, () if number else missing, fit)
+        _print_ladder(ladder, to, used or {}, its_limit, () if number else missing)
 
 
 def _print_ladder(
@@ -69,16 +66,14 @@ def _print_ladder(
     used: Mapping[str, GpuUse],
     limit: Limit | None,
     missing: Sequence[NotRun],
-    fit: Fit | None,
 ) -> None:
     base = ladder.baseline
     steps = {row.result.step for row in ladder.rows}
     cost = (*COST, *(ORIGINAL if beside_original(ladder) else ()))
     groups = [SPEED, *([LIMIT] if limit else []), cost]
     groups += [TRACED] if steps & used.keys() else []
-    by_name = columns(ladder, used, limit, missing, fit)
+    by_name = columns(ladder, used, limit, missing)
     groups[2:2] = [ROOFS] if ROOFS[0] in by_name else []
-    groups += [PREDICTED] if PREDICTED[0] in by_name else []
     notes = notes_of(ladder)
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
     numbered = [note for note in notes if note not in everywhere]
@@ -112,8 +107,6 @@ def _print_ladder(
     for not_run in missing:
         to.print(Text(f"{printable(not_run)}.", "yellow"))
     to.print(Text(_legend(ladder, groups, limit, matrix_units(used)), "dim"))
-    if fit and PREDICTED in groups:
-        to.print(Text(prediction(ladder, fit), "dim"))
 
 
 def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | None, units: str) -> str:

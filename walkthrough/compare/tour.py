@@ -101,10 +101,8 @@ def _keep(source: Path, folder: Path, number: int, result: Result, is_first: boo
 
 
 def _print_comparison(logdir: Path, results: list[Result], missing: list[NotRun], out: "Console") -> None:
-    from walkthrough.compare import gpu_memory
     from walkthrough.compare.compare import gpu_use, ladders, readable_rounds
     from walkthrough.compare.ladder import print_ladders
-    from walkthrough.results.errors import InputError
 
     runs, problems = readable_rounds(logdir, results)
     for problem in problems:
@@ -112,12 +110,7 @@ def _print_comparison(logdir: Path, results: list[Result], missing: list[NotRun]
     used, problems = gpu_use(logdir, results)
     for problem in problems:
         print(f"tour: no figures from a trace: {problem}", file=sys.stderr)
-    try:
-        fit = gpu_memory.read(logdir)
-    except InputError as error:
-        print(f"tour: skipped: {error}", file=sys.stderr)
-        fit = None
-    print_ladders(ladders(results, runs), out, used, missing=missing, fit=fit)
+    print_ladders(ladders(results, runs), out, used, missing=missing)
     python = Path(sys.executable)
     board = python.with_name("tensorboard")
     out.print(f"\nLook at the runs:  {board if board.exists() else 'tensorboard'} --logdir {logdir}", markup=False)

@@ -13,7 +13,8 @@ from rich.console import Console
 from support import assert_refused, make_result, write_run
 
 from walkthrough.cli import main
-from walkthrough.compare import figures, markdown, rounds, summary, table
+from walkthrough.compare import figures, markdown, rounds, summary
+from walkthrough.compare import ladder as ladder_table
 from walkthrough.compare.statistics import SAME
 from walkthrough.results import result as record
 from walkthrough.results.result import NotRun
@@ -23,7 +24,7 @@ SLOW, FAST = (98.0, 99.0, 100.0, 101.0, 102.0), (196.0, 198.0, 200.0, 202.0, 204
 
 def printed(ladders, width=140, **more):
     console = Console(width=width, highlight=False, record=True, file=io.StringIO())
-    table.print_ladders(ladders, console, **more)
+    ladder_table.print_ladders(ladders, console, **more)
     return console.export_text()
 
 
@@ -353,7 +354,7 @@ def test_a_ratio_that_is_not_resolved_is_shown_with_a_mark_and_in_grey():
     near = make_result("01_amp", windows=(99.0, 102.0, 100.1, 104.0, 97.0))
     ladders = rounds.ladders([make_result(windows=SLOW), near, make_result("02_bigger_batch", windows=FAST)])
     console = Console(width=140, force_terminal=True, color_system="standard", record=True, file=io.StringIO())
-    table.print_ladders(ladders, console)
+    ladder_table.print_ladders(ladders, console)
     text = console.export_text(styles=True)
     gain = str(ladders[0].rows[1].gain)
     assert gain.startswith("~1.00x (0.9")

@@ -1,4 +1,4 @@
-"""The columns of a ladder's table as plain text: `table` prints them in the terminal, `markdown` puts them on pages."""
+"""The columns of a ladder as plain text: `ladder` prints them in the terminal, `markdown` puts them on pages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -81,7 +81,7 @@ def of_other_versions(compared: Sequence[Ladder]) -> list[str]:
 
 
 def _print(logdir: Path, results: list[Result], compared: list[Ladder]) -> None:
-    from walkthrough.compare.table import print_ladders
+    from walkthrough.compare.ladder import print_ladders
     from walkthrough.terminal import console
 
     used, problems = gpu_use(logdir, results)

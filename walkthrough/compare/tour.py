@@ -332,8 +332,8 @@ def _keep(source: Path, folder: Path, number: int, result: Result, is_first: boo
 
 
 def _print_comparison(logdir: Path, results: list[Result], missing: list[NotRun], out: "Console") -> None:
+    from walkthrough.compare.ladder import print_ladders
     from walkthrough.compare.rounds import gpu_use, ladders, readable_rounds
-    from walkthrough.compare.table import print_ladders
 
     runs, problems = readable_rounds(logdir, results)
     for problem in problems:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from common.options import StepOptions, resolved
 from walkthrough.compare.figures import UNRESOLVED, check_figure_file, reach, save
 from walkthrough.compare.kept import Kept, path_of
-from walkthrough.compare.runner import prepare
 from walkthrough.compare.statistics import Ratio
 from walkthrough.results import result as record
 from walkthrough.results.environment import Environment, current_environment, usable_cores
@@ -145,10 +144,13 @@ def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOption
 
     batch_size: where the command chooses it. Raises InputError for what this machine lacks.
     """
+    from common.data import fetch_cifar10
     from common.device import disable_tf32
 
     options = resolved(args, batch_size=batch_size)
-    prepare(options)
+    record.check_writable(options.logdir)
+    if options.download:
+        fetch_cifar10(options.data)
     disable_tf32()
     return options
 

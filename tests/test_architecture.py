@@ -33,12 +33,8 @@ TO_TURN = {
 # What is still to be turned round: the tool reads studies in these, and imports these of `common`, to train.
 STUDIES = {"compare/command.py", "memory/__init__.py", "records/check.py"}
 TRAINS = {
-    "compare/runner.py": {"data", "device", "model", "options"},
-    "compare/tour.py": {"options"},
     "memory/__init__.py": {"options"},
     "memory/prediction.py": {"data", "device", "model", "options", "loaders", "failures", "timing"},
-    "records/command.py": {"options"},
-    "records/recording.py": {"data", "device", "options", "session"},
 }
 MEASURES = ("one_batch", "roofline", "fastest", "switches")  # what other modules of studies import where they measure
 NO_TORCH = sorted((ROOT / "walkthrough").glob("**/__init__.py")) + sorted((ROOT / "common").glob("**/__init__.py"))
@@ -141,13 +137,13 @@ def test_what_runs_inside_another_program_imports_the_standard_library_and_its_t
 
 
 STANDARD_LIBRARY_ONLY = ["common.machine", "common.options", "studies.ablation"]
-STANDARD_LIBRARY_ONLY += ["walkthrough.terminal", "walkthrough.doctor", "walkthrough.records.page"]
+STANDARD_LIBRARY_ONLY += ["walkthrough.terminal", "walkthrough.doctor"]
 STANDARD_LIBRARY_ONLY += [
     f"walkthrough.results.{path.stem}"
     for path in sorted((ROOT / "walkthrough" / "results").glob("[!_]*.py"))
     if path.stem != "events"
 ]
-STANDARD_LIBRARY_ONLY += [f"walkthrough.compare.{name}" for name in ("runner", "tour", "rounds", "pace")]
+STANDARD_LIBRARY_ONLY += [f"walkthrough.compare.{name}" for name in ("isolated", "tour", "rounds")]
 
 
 @pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)

@@ -33,7 +33,6 @@ from labs.shared.tables import rich_table as rich_table
 from labs.shared.tables import show as show
 from walkthrough.compare import isolated
 from walkthrough.compare.kept import Kept, path_of
-from walkthrough.compare.runner import prepare
 from walkthrough.compare.statistics import Mean, Ratio
 from walkthrough.compare.statistics import mean as mean  # for labs: the only intervals that they show
 from walkthrough.compare.statistics import of_pairs as of_pairs
@@ -155,7 +154,11 @@ def _parsed(
     options = resolved(args, defaults=defaults)
     if options.quick and _is_whole(args.logdir / FILE):
         raise InputError(f"--quick would replace the whole study in {args.logdir / FILE}: give another --logdir")
-    prepare(options if defaults.cifar10 else replace(options, download=False))
+    result.check_writable(options.logdir)
+    if options.download and defaults.cifar10:
+        from common.data import fetch_cifar10  # torchvision: seconds to import
+
+        fetch_cifar10(options.data)
     return options, args
 
 

@@ -18,7 +18,7 @@ from tools.docs.recorded import RECORDS, Course, records
 from walkthrough.compare import predictions
 from walkthrough.compare.figures import svg_text
 from walkthrough.memory.figure import gpu_memory_figure
-from walkthrough.records import page as reference_page
+from walkthrough.records import record
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
@@ -71,7 +71,7 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
         for name, draw in figures.FIGURES.items():
             if drawing := draw(recorded):
                 files[docs / "figures" / recorded.folder.name / f"{name}.svg"] = svg_text(drawing[0])
-        files[recorded.folder / reference_page.FILE] = reference_page.page(recorded.folder)
+        files[recorded.folder / record.PAGE] = record.page(recorded.folder)
     for name, draw in real_gpu.drawings(course).items():
         files[docs / "figures" / real_gpu.FOLDER / f"{name}.svg"] = svg_text(draw().figure)
     for lab, study in course.labs.items():

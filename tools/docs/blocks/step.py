@@ -12,7 +12,7 @@ from tools.docs.blocks.published import published
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
-from walkthrough.compare import markdown, runner
+from walkthrough.compare import markdown, tour
 from walkthrough.compare.markdown import code, escaped
 from walkthrough.compare.rounds import Row
 from walkthrough.explain.text import sentence
@@ -29,7 +29,7 @@ ADVICE = 3  # pieces of advice that a chapter lists
 
 def diff(course: Course, before: str, after: str) -> str:
     """What changes from one step's code to the next, docstrings aside."""
-    files = {file.stem: file for file in runner.step_files()}
+    files = {file.stem: file for file in tour.step_files()}
     try:
         old, new = (_code_lines(files[step]) for step in (before, after))
     except KeyError as error:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from walkthrough.compare import roofs
-from walkthrough.compare.compare import (
+from walkthrough.compare.roofs import Limit
+from walkthrough.compare.rounds import (
     GpuUse,
     Ladder,
     Row,
@@ -22,7 +23,6 @@ from walkthrough.compare.compare import (
     rounds_compared,
     spread,
 )
-from walkthrough.compare.roofs import Limit
 from walkthrough.compare.statistics import ratio
 from walkthrough.compare.table import Cell, Table
 from walkthrough.results.environment import ROOT, project_folder

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from walkthrough.compare import compare
+from walkthrough.compare import rounds
 from walkthrough.compare.ladder import intervals, notes_of, page_table, summary
 from walkthrough.compare.table import code, escaped
 from walkthrough.records import header
@@ -24,7 +24,7 @@ def page(folder: str | Path) -> str:
     results, _ = result.read_results(folder)
     if not results:
         return ""
-    ladder = compare.ladders(results, compare.recorded_rounds(folder, results))[0]
+    ladder = rounds.ladders(results, rounds.recorded_rounds(folder, results))[0]
     settings = header.read_header(folder / header.FILE).settings
     base, environment = ladder.baseline, ladder.baseline.environment
     windows = len(base.samples_per_second.windows)

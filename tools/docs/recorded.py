@@ -7,12 +7,12 @@ from pathlib import Path
 
 from common.options import MODEL
 from labs.shared.study import FILE as LAB_FILE
-from labs.shared.study import LabStudy
-from labs.shared.study import read as read_lab
 from studies.limit import Limit
 from studies.study import Study, read_study
 from walkthrough.advice.gains import Advised, advise
 from walkthrough.compare import compare, gpu_memory, predictions
+from walkthrough.compare.study import Study as LabStudy
+from walkthrough.compare.study import read as read_lab
 from walkthrough.records import header
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT

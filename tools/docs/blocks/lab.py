@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from functools import wraps
 
-from labs.shared.study import LabStudy, Row, cell_text, claim_rows
 from tools.docs import lab_figures
 from tools.docs.recorded import Course
 from walkthrough.compare import markdown
 from walkthrough.compare.markdown import escaped
+from walkthrough.compare.study import Row, Study, cell_text, claim_rows
 
 
 def shows(block: Callable[..., str]) -> Callable[..., str]:
@@ -22,7 +22,7 @@ def shows(block: Callable[..., str]) -> Callable[..., str]:
 
 
 @shows
-def lab_machine(course: Course, study: LabStudy) -> str:
+def lab_machine(course: Course, study: Study) -> str:
     """What a lab's figures were measured on."""
     smoke = " A smoke run (`--quick`): its figures are rough." if study.quick else ""
     environment = study.environment
@@ -34,26 +34,26 @@ def lab_machine(course: Course, study: LabStudy) -> str:
 
 
 @shows
-def lab_table(course: Course, study: LabStudy, name: str) -> str:
+def lab_table(course: Course, study: Study, name: str) -> str:
     """One of a study's tables."""
     rows = study.tables.get(name)
     return table(rows) if rows else "*Not measured on this device.*"
 
 
 @shows
-def lab_claims(course: Course, study: LabStudy) -> str:
+def lab_claims(course: Course, study: Study) -> str:
     """Every claim, what was measured of it, and whether it holds."""
     return table(claim_rows(study.claims))
 
 
 @shows
-def lab_notes(course: Course, study: LabStudy) -> str:
+def lab_notes(course: Course, study: Study) -> str:
     """What the device could not show."""
     return "\n".join(f"- {escaped(note[0].upper() + note[1:])}." for note in study.notes)
 
 
 @shows
-def lab_figure(course: Course, study: LabStudy, name: str) -> str:
+def lab_figure(course: Course, study: Study, name: str) -> str:
     """One of `lab_figures.figures`."""
     drawing = lab_figures.figures(study).get(name)
     file = f"{course.to_docs}figures/labs/{study.lab}/{name}.svg"

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 STUDIES = ("limit", "input", "ablation", "overhead", "sweep")  # the packages, in the order in which pages show them
 SCHEMA = 2
 MOST_REACH = 2.0  # times: an interval that reaches farther from its point leaves the figure
-UNSTEADY = 0.25  # half the range of numbers over their median
 SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 
@@ -272,6 +271,8 @@ def title(result: results.Study) -> str:
 
 def unsteady(runs: Iterable[Sequence[float]], what: str = "windows of one run") -> list[str]:
     """A note where the numbers of any of `runs` differ widely; `what` they are."""
+    from walkthrough.compare.ladder import UNSTEADY  # needs rich
+
     if any((max(numbers) - min(numbers)) / 2 > UNSTEADY * statistics.median(numbers) for numbers in runs if numbers):
         return [f"UNSTEADY: {what} differ widely, so something else kept this machine busy: run it again"]
     return []
@@ -338,7 +339,7 @@ def print_unsteady(runs: Iterable[Sequence[float]], to: "Console", what: str = "
     """Print a warning to the console `to` where the numbers of any of `runs` differ widely; `what` they are."""
     from rich.text import Text
 
-    from walkthrough.compare.table import UNSTEADY
+    from walkthrough.compare.ladder import UNSTEADY
 
     if any((max(numbers) - min(numbers)) / 2 > UNSTEADY * statistics.median(numbers) for numbers in runs):
         to.print(

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from walkthrough.compare.figures import GREY, ink_on, save, styled
-from walkthrough.compare.study import Row, cell_text
+from walkthrough.compare.study import Row
+from walkthrough.compare.table import text as cell_text
 from walkthrough.results import result
 
 if TYPE_CHECKING:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from walkthrough.compare import isolated
 from walkthrough.compare.statistics import Mean, Ratio
 from walkthrough.compare.statistics import mean as mean_of
+from walkthrough.compare.table import Table
 from walkthrough.results import privacy, progress, result
 from walkthrough.results.environment import Environment, code_hash
 from walkthrough.results.errors import InputError, is_out_of_memory, printable
@@ -22,7 +23,6 @@ from walkthrough.results.progress import end_with_reader
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 SCHEMA = 1
 LIMIT_SECONDS = 1200  # of one measurement: beyond it something hangs
@@ -172,28 +172,16 @@ def show(study: Study, to: "Console") -> None:
     for name, rows in study.tables.items():
         if rows:
             to.print(Text(f"\n{name.replace('_', ' ')}", "bold"))
-            to.print(rich_table(rows) if len(rows) <= MOST_ROWS else f"{len(rows)} rows: in the file, for a figure")
+            to.print(
+                Table(name, rows).rich() if len(rows) <= MOST_ROWS else f"{len(rows)} rows: in the file, for a figure"
+            )
         for sentence in study.conclusions.get(name, ()):
-            to.print(Text(sentence))
+            to.print(Text(printable(sentence)))
     if study.claims:
         to.print(Text("\nclaims", "bold"))
-        to.print(rich_table(claim_rows(study.claims)))
+        to.print(Table("claims", claim_rows(study.claims)).rich())
     for note in study.notes:
-        to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
-
-
-def rich_table(rows: Sequence[Row]) -> "Table":
-    """Rows as a table, a column for each key of the first row; columns of numbers are right-justified. Needs rich."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for name in rows[0]:
-        texts = any(isinstance(row.get(name), str) for row in rows)
-        table.add_column(escape(name), justify="left" if texts else "right", overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(cell_text(row.get(name))) for name in rows[0]))
-    return table
+        to.print(Text(printable(f"{note[0].upper()}{note[1:]}."), "yellow"))
 
 
 def claim_rows(claims: Sequence[Claim]) -> list[Row]:
@@ -206,19 +194,6 @@ def claim_rows(claims: Sequence[Claim]) -> list[Row]:
         }
         for claim in claims
     ]
-
-
-def cell_text(value: Any) -> str:
-    """A value of a row for people: "-" for None, three digits of a number, an interval in parentheses."""
-    if known := interval(value):
-        return str(known)
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return str(value)
 
 
 class NotMeasured(Exception):

@@ -4,11 +4,12 @@ from dataclasses import asdict
 
 import pytest
 
-from labs.shared.study import FILE, Claim, Study
+from labs.shared.study import FILE
 from tools.docs import lab_figures
 from tools.docs.blocks import BLOCKS
 from tools.docs.recorded import Course, Recorded
 from walkthrough.compare.statistics import Mean, Ratio
+from walkthrough.compare.study import Claim, Study
 from walkthrough.results import result
 from walkthrough.results.environment import Environment
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TypeVar, cast
 
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from studies import effects as effects
@@ -16,11 +16,9 @@ from studies.input import InputLimit
 from studies.limit import Limit
 from studies.study import Study, title
 from studies.sweep import Sweep
-from tools.docs.blocks.lab import table
 from tools.docs.blocks.page import measured_again
 from tools.docs.recorded import Course
-from walkthrough.compare import markdown
-from walkthrough.compare.markdown import escaped
+from walkthrough.compare.table import Table, escaped, markdown_table
 
 COMMANDS = {  # of the studies
     "limit": "limit",
@@ -124,8 +122,8 @@ def study(course: Course, name: str, of: str) -> str:
         return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[name]}`.*"
     first = [f"{escaped(title(result))}."] if of == next(iter(result.tables)) else []
     notes = [_sentence(note) for note in result.notes] if first else []
-    sentences = map(escaped, result.conclusions.get(of, ()))
-    return "\n\n".join([*first, table(result.tables[of]), *sentences, *notes, measured_again(course)])
+    table = Table(of, result.tables[of], result.conclusions.get(of, ()))
+    return "\n\n".join([*first, table.markdown(), *notes, measured_again(course)])
 
 
 BLOCKS = (
@@ -151,8 +149,8 @@ def _plain(lines: Sequence[Text]) -> list[str]:
     return [escaped(line.plain) for line in lines]
 
 
-def _table(table: Table) -> str:
+def _table(table: RichTable) -> str:
     """A rich table as Markdown."""
     headers = [(">" if column.justify == "right" else "") + escaped(str(column.header)) for column in table.columns]
     columns = [[escaped(Text.from_markup(str(cell)).plain) for cell in column.cells] for column in table.columns]
-    return markdown.table(headers, zip(*columns, strict=True))
+    return markdown_table(headers, zip(*columns, strict=True))

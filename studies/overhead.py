@@ -362,7 +362,7 @@ def tables(measured: Mapping[str, Any]) -> dict[str, list[Row]]:
 def conclusions(measured: Mapping[str, Any]) -> dict[str, list[str]]:
     """What the control shows, which modes are measurably slower, and by how much."""
     control, *modes = measured["modes"]
-    modes = [(mode, cost(mode)) for mode in modes if mode["not_measured"] is None]
+    costs = [(mode, ratio) for mode in modes if (ratio := cost(mode))]
     steps = [number for mode in measured["modes"] for number in mode["steps"]]
     sentences = [f"{measured['runs']} interleaved runs of {min(steps)} to {max(steps)} steps each."]
     if (same := cost(control)) is None:
@@ -371,12 +371,12 @@ def conclusions(measured: Mapping[str, Any]) -> dict[str, list[str]]:
     sentences.append(
         f"The control, which traces nothing either, took {same} as long{': ' + differs if same.resolved else '.'}"
     )
-    slower = sorted(((mode, ratio) for mode, ratio in modes if is_slower(mode)), key=lambda pair: pair[1].ratio)
-    others = [(mode, ratio) for mode, ratio in modes if not is_slower(mode)]
+    slower = sorted(((mode, ratio) for mode, ratio in costs if is_slower(mode)), key=lambda pair: pair[1].ratio)
+    others = [(mode, ratio) for mode, ratio in costs if not is_slower(mode)]
     for words, which in (("Slower than without a profiler, cheapest first", slower), ("Not measurably slower", others)):
         if which:
-            costs = ", ".join(f"{mode['name']} {ratio}" for mode, ratio in which)
-            sentences.append(f"{words}: {costs}.")
+            names = ", ".join(f"{mode['name']} {ratio}" for mode, ratio in which)
+            sentences.append(f"{words}: {names}.")
     return {"overhead": sentences}
 
 

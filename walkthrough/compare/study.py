@@ -66,14 +66,14 @@ def claim(
         return Claim(id, text, None, None, None, None)
     middle = value.ratio if isinstance(value, Ratio) else value.mean if isinstance(value, Mean) else value
     low, high = (value.low, value.high) if isinstance(value, Ratio | Mean) else (None, None)
-    ends = (low, high) if isinstance(value, Ratio | Mean) else (middle, middle)
+    least, most = (low, high) if isinstance(value, Ratio | Mean) else (middle, middle)
     holds = None
-    if within is not None and None not in ends:
-        holds = inside(ends[0], ends[1], within)
+    if within is not None:
+        holds = None if least is None or most is None else inside(least, most, within)
     elif above is not None:
-        holds = _is_above(*ends, above)
+        holds = _is_above(least, most, above)
     elif below is not None:
-        over = _is_above(*ends, below)
+        over = _is_above(least, most, below)
         holds = None if over is None else not over
     return Claim(id, text, middle, low, high, holds)
 

@@ -11,8 +11,9 @@ from labs.shared.study import LabStudy
 from labs.shared.study import read as read_lab
 from studies.limit import Limit
 from studies.study import Study, read_study
+from tools.docs import gpu_memory
 from walkthrough.advice.gains import Advised, advise
-from walkthrough.compare import compare, gpu_memory, predictions
+from walkthrough.compare import compare, predictions
 from walkthrough.records import header
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT

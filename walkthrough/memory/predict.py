@@ -9,7 +9,7 @@ import gc
 import io
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -203,7 +203,7 @@ def trained(what: Path | Own, words: Sequence[str] = (), batch_size: int | None 
             FakeTensorMode(allow_non_fake_inputs=True),
             tracker,
             fake_gpu(tracker, notes),
-            own_modules(Path(__file__) if isinstance(what, Own) else what),
+            own_modules(what) if isinstance(what, Path) else nullcontext(),
         ):
             reached = what.captured() if isinstance(what, Own) else captured(what, words, on_gpu)
             program = reached.program

@@ -214,10 +214,10 @@ def write_json(path: str | Path, value: object) -> None:
     write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
-def write_whole(path: str | Path, content: str | bytes) -> None:
+def write_whole(path: str | Path, content: str | bytes, mode: int = 0o666) -> None:
     """Write text or bytes to a file next to `path`, then rename it: nobody ever sees half a file.
 
-    Raises InputError, also where something else than a file is there, such as a device: it would be gone.
+    mode: who may read it. Raises InputError, also where something else than a file is there: a device would be gone.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -225,7 +225,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with writing(path):
         try:
-            with open_new(partial) as file:
+            with open_new(partial, mode) as file:
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())

@@ -32,9 +32,9 @@ from walkthrough.results.errors import InputError, printable
 from walkthrough.results.files import open_plain
 from walkthrough.results.result import Result
 from walkthrough.tensorboard import profiler_pages
-from walkthrough.tensorboard.answers import Answer, Answers, Kept, Question, cache_folder
+from walkthrough.tensorboard.answers import Answer, Answers, Kept, cache_folder
 from walkthrough.tensorboard.log_folders import MOST_RANKS, Run, Runs, roots_of
-from walkthrough.tensorboard.worker import Kind
+from walkthrough.tensorboard.worker import Kind, Question
 from walkthrough.terminal import micro_sign
 from walkthrough.trace.reader import as_number
 

@@ -147,7 +147,7 @@ STANDARD_LIBRARY_ONLY += [
     for path in sorted((ROOT / "walkthrough" / "results").glob("[!_]*.py"))
     if path.stem != "events"
 ]
-STANDARD_LIBRARY_ONLY += [f"walkthrough.compare.{name}" for name in ("runner", "rounds", "pace", "merging")]
+STANDARD_LIBRARY_ONLY += [f"walkthrough.compare.{name}" for name in ("runner", "tour", "rounds", "pace")]
 
 
 @pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)

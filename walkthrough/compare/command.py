@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from walkthrough.compare import roofs
-from walkthrough.compare.compare import Ladder, comparison, gpu_use, ladders, readable_rounds
+from walkthrough.compare.rounds import Ladder, comparison, gpu_use, ladders, readable_rounds
 from walkthrough.compare.summary import short_name
 from walkthrough.results.environment import ROOT, in_clone, project_folder
 from walkthrough.results.errors import InputError, folder, printable

@@ -22,7 +22,7 @@ from walkthrough.compare.columns import (
     matrix_units,
     rows_of,
 )
-from walkthrough.compare.compare import GpuUse, Ladder, half_spread, is_first_step
+from walkthrough.compare.rounds import GpuUse, Ladder, half_spread, is_first_step
 from walkthrough.compare.summary import intervals, notes_of, summary
 from walkthrough.results.errors import printable
 from walkthrough.results.result import NotRun, Result

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 
 from walkthrough.compare.columns import GAINS, PAGE, Limit, columns
-from walkthrough.compare.compare import Ladder
+from walkthrough.compare.rounds import Ladder
 from walkthrough.compare.table import code as code
 from walkthrough.compare.table import escaped as escaped
 from walkthrough.compare.table import markdown_table as table
@@ -15,7 +15,7 @@ def ladder_table(
     steps: Collection[str] | None = None,
     gains: bool = True,
 ) -> str:
-    """A `compare.Ladder` as a Markdown table. limit: see `columns.columns`.
+    """A `rounds.Ladder` as a Markdown table. limit: see `columns.columns`.
 
     steps: only these rows, by default all. gains: with the columns that compare a step with others.
     """

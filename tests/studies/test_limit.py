@@ -930,14 +930,11 @@ def test_the_tab_reads_of_a_limit_what_a_ladder_s_shares_need(tmp_path):
         roofs.read(tmp_path)
 
 
-@pytest.mark.parametrize("with_msgspec", [True, False])
-def test_a_file_without_cuda_graphs_reads_as_well(tmp_path, monkeypatch, with_msgspec):
+def test_a_file_without_cuda_graphs_reads_as_well(tmp_path):
     value = asdict(make_limit())
     for speed in value["speeds"]:
         del speed["cuda_graphs"]
     (tmp_path / FILE).write_text(json.dumps(value))
-    if not with_msgspec:
-        monkeypatch.setattr(record, "msgspec", None)
     assert read(tmp_path) == make_limit()
     assert [speed.cuda_graphs for speed in make_limit().speeds] == [None, None]
 

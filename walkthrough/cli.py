@@ -19,7 +19,7 @@ from walkthrough.results.errors import InputError, OneLineParser, one_line_error
 
 COMMANDS = {  # the module of each, and what it does
     "tour": ("walkthrough.compare.tour", "Run every step in order, then compare them."),
-    "compare": ("walkthrough.compare.command", "Show the runs of a folder side by side."),
+    "compare": ("walkthrough.compare.ladder", "Show the runs of a folder side by side."),
     "explain": (
         "walkthrough.explain.command",
         "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next.",
@@ -59,12 +59,12 @@ COMMANDS = {  # the module of each, and what it does
         "not.",
     ),
     "fit": (
-        "walkthrough.memory",
+        "walkthrough.memory.fit",
         "Predict the peak GPU memory of a training program, by kind, and the largest batch that fits; needs no GPU.",
     ),
     "doctor": ("walkthrough.doctor", "Check this machine: what it has, and what to do about what it lacks."),
 }
-NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep", "fit")  # `common` and the programs next to it
+NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep")  # `common` and the programs next to it
 
 
 @one_line_errors()

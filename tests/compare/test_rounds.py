@@ -13,8 +13,16 @@ from rich.console import Console
 from support import assert_refused, make_result, write_run
 
 from walkthrough.cli import main
-from walkthrough.compare import figures, markdown, rounds, summary
-from walkthrough.compare import ladder as ladder_table
+from walkthrough.compare import figures, rounds
+from walkthrough.compare.ladder import (
+    NO_EFFECT,
+    comparison,
+    intervals,
+    notes_of,
+    page_table,
+    print_ladders,
+    summary,
+)
 from walkthrough.compare.statistics import SAME
 from walkthrough.results import result as record
 from walkthrough.results.result import NotRun
@@ -24,7 +32,7 @@ SLOW, FAST = (98.0, 99.0, 100.0, 101.0, 102.0), (196.0, 198.0, 200.0, 202.0, 204
 
 def printed(ladders, width=140, **more):
     console = Console(width=width, highlight=False, record=True, file=io.StringIO())
-    ladder_table.print_ladders(ladders, console, **more)
+    print_ladders(ladders, console, **more)
     return console.export_text()
 
 
@@ -121,7 +129,7 @@ def test_a_row_without_effect_has_no_gain_and_the_next_one_is_compared_with_the_
     assert [row.acts for row in ladder.rows] == [True, False, True]
     assert ladder.rows[1].gain is None
     assert ladder.rows[2].gain == ladder.rows[2].relative  # both against 00_baseline
-    rows = rounds.comparison([ladder])["rows"]
+    rows = comparison([ladder])["rows"]
     assert [(row["acts"], row["needs"]) for row in rows] == [(True, None), (False, "bf16 units"), (True, None)]
     assert rows[1]["relative"] == 1.0
 
@@ -150,12 +158,12 @@ def test_rows_without_effect_say_what_they_need_in_the_table_and_are_not_counted
     words = " ".join(text.split())
     assert "step before: 1 of 1 (faster: 04 2.00x). 4 steps have no effect on this device (01, 05, 12, 16)." in words
     assert words.count("Where a row says what the step needs, its change has no effect on this device") == 1
-    page = markdown.ladder_table(a_cpus_ladder())
+    page = page_table(a_cpus_ladder())
     assert row_of(page, "| `16_data_parallel`").split(" | ")[2:5] == ["400.0", "needs a second process", ""]
 
 
 def test_what_several_steps_without_effect_note_is_not_repeated():
-    assert summary.notes_of(a_cpus_ladder()) == ["threads sleep", "autocast is off", "one trains"]
+    assert notes_of(a_cpus_ladder()) == ["threads sleep", "autocast is off", "one trains"]
     text = printed([a_cpus_ladder()])
     assert "no GPU: " not in text
     assert "All: threads sleep." in text
@@ -164,8 +172,8 @@ def test_what_several_steps_without_effect_note_is_not_repeated():
 
 def test_where_every_step_acts_nothing_is_said_of_those_that_do_not():
     [ladder] = rounds.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
-    assert summary.NO_EFFECT not in summary.intervals(ladder)
-    assert "no effect" not in summary.summary(ladder)
+    assert NO_EFFECT not in intervals(ladder)
+    assert "no effect" not in summary(ladder)
 
 
 def test_a_step_that_was_run_again_by_itself_is_not_the_rounds_that_its_folder_still_has(tmp_path):
@@ -231,17 +239,17 @@ def ladder_with_gains(*gains):
     ],
 )  # fmt: skip
 def test_a_sentence_sums_a_ladder_up(gains, text):
-    assert re.fullmatch(text, summary.summary(ladder_with_gains(*gains)))
+    assert re.fullmatch(text, summary(ladder_with_gains(*gains)))
 
 
 def test_the_legend_says_how_many_rounds_the_intervals_are_from(tmp_path):
-    assert "so it has no run-to-run variation: `tour --rounds N`" in summary.intervals(ladder_with_gains(2.0))
+    assert "so it has no run-to-run variation: `tour --rounds N`" in intervals(ladder_with_gains(2.0))
     base = in_rounds(tmp_path, "00_baseline", {1: SLOW, 2: SLOW, 3: SLOW})
     three = in_rounds(tmp_path, "01_amp", {1: FAST, 2: FAST, 3: FAST})
-    assert "over 3 rounds" in summary.intervals(ladder_of(tmp_path, base, three))
+    assert "over 3 rounds" in intervals(ladder_of(tmp_path, base, three))
     two = in_rounds(tmp_path, "02_bigger_batch", {1: FAST, 2: FAST})
     ladder = ladder_of(tmp_path, base, three, two)
-    assert "over the 2 to 3 rounds in which both steps ran" in summary.intervals(ladder)
+    assert "over the 2 to 3 rounds in which both steps ran" in intervals(ladder)
     assert figures.interval_label(ladder) == "95 % interval of 2 to 3 rounds"
 
 
@@ -252,7 +260,7 @@ def test_the_legend_says_which_intervals_are_without_run_to_run_variation(tmp_pa
         folder = tmp_path / ("again" if step == alone else "")
         results.append(in_rounds(folder, step, {1: FAST, 2: FAST, 3: FAST}))
     ladder = ladder_of(tmp_path, *results)
-    text = summary.intervals(ladder)
+    text = intervals(ladder)
     assert "over the up to 3 rounds in which both steps ran; where there are none, as for a step that was run" in text
     assert "no run-to-run variation" in text
     assert figures.interval_label(ladder) == "95 % interval of 1 to 3 rounds (1: no run-to-run variation)"
@@ -314,7 +322,7 @@ def test_the_terminal_and_the_pages_show_the_same_cells():
     ladders = rounds.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
     limit, gain = a_limit(make_result().setup), str(ladders[0].rows[1].gain)
     text = " ".join(printed(ladders, 200, limit=limit).split())
-    page = markdown.ladder_table(ladders[0], limit).splitlines()
+    page = page_table(ladders[0], limit).splitlines()
     assert page[0] == (
         "| step | batch | images/s | vs step before | vs baseline | windows | rounds | step ms | memory MB "
         "| % of limit |"
@@ -328,7 +336,7 @@ def test_the_terminal_and_the_pages_show_the_same_cells():
 
 def test_a_page_may_show_some_steps_only_and_without_their_gains():
     [ladder] = rounds.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
-    page = markdown.ladder_table(ladder, steps=["01_amp"], gains=False).splitlines()
+    page = page_table(ladder, steps=["01_amp"], gains=False).splitlines()
     assert page[0] == "| step | batch | images/s | windows | rounds | step ms | memory MB |"
     assert page[2:] == ["| `01_amp` | 32 | 200.0 | 196.0 to 204.0 | 1 | 320.0 | 2510 |"]
 
@@ -354,13 +362,13 @@ def test_a_ratio_that_is_not_resolved_is_shown_with_a_mark_and_in_grey():
     near = make_result("01_amp", windows=(99.0, 102.0, 100.1, 104.0, 97.0))
     ladders = rounds.ladders([make_result(windows=SLOW), near, make_result("02_bigger_batch", windows=FAST)])
     console = Console(width=140, force_terminal=True, color_system="standard", record=True, file=io.StringIO())
-    ladder_table.print_ladders(ladders, console)
+    print_ladders(ladders, console)
     text = console.export_text(styles=True)
     gain = str(ladders[0].rows[1].gain)
     assert gain.startswith("~1.00x (0.9")
     assert text.count(f"\x1b[2m{gain}") == 2
     assert f"\x1b[2m{ladders[0].rows[2].gain}" not in text
-    assert f"| {gain} |" in markdown.ladder_table(ladders[0])
+    assert f"| {gain} |" in page_table(ladders[0])
 
 
 def test_stand_in_data_and_notes_of_all_steps_are_printed_once():
@@ -381,7 +389,7 @@ def test_runs_that_do_not_compare_make_ladders_of_their_own(change):
         ["02_bigger_batch"],
     ]
     assert "2 ladders" in printed(ladders)
-    rows = rounds.comparison(ladders)["rows"]
+    rows = comparison(ladders)["rows"]
     assert [row["relative"] for row in rows] == [1.0, 1.0, None]
     assert [row["resolved"] for row in rows] == [False, False, None]
 

@@ -1,4 +1,4 @@
-"""Programs that find torch, torchvision, tensorboard, NumPy, msgspec and theirs: as on somebody's GPU machine."""
+"""Programs that find torch, torchvision, tensorboard, NumPy, msgspec and what these require: as on a GPU machine."""
 
 import re
 from functools import cache

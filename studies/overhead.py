@@ -373,8 +373,7 @@ def measured_here(tracing: Tracing, options: StepOptions, with_sizes: bool) -> M
     """
     import torch
 
-    from common.device import autocast_dtype, disable_tf32
-    from common.machine import keep_freed_memory
+    from common.device import autocast_dtype, disable_tf32, keep_freed_memory
     from common.model import classifier
     from common.timing import Plan, warm_up
     from common.tracing import read_trace

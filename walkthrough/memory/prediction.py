@@ -193,7 +193,7 @@ def start(wanted: Wanted, train: Callable[[Program], None]) -> None:
 
 def own_training(wanted: Wanted) -> Program:
     """Step 02 with another optimizer: a classifier in the asked precision."""
-    args = common.options.step_options(None, __file__, list(wanted.words))
+    args = common.options.step_options(None, list(wanted.words))
     loader = DataLoader(cifar10(args.data, transform=resized_float(args.image_size)), batch_size=args.batch_size)
     model = common.model.classifier(args.model, args.image_size)
     criterion = nn.CrossEntropyLoss()

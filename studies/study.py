@@ -220,7 +220,7 @@ def print_unsteady(runs: Iterable[Sequence[float]], to: "Console", what: str = "
     """Print a warning to the console `to` where the numbers of any of `runs` differ widely; `what` they are."""
     from rich.text import Text
 
-    from walkthrough.compare.table import UNSTEADY
+    from walkthrough.compare.ladder import UNSTEADY
 
     if any((max(numbers) - min(numbers)) / 2 > UNSTEADY * statistics.median(numbers) for numbers in runs):
         to.print(

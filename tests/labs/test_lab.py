@@ -2,16 +2,16 @@
 
 import io
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from support import run_program
 
 from common.options import Defaults, step_options
-from labs.shared.study import Claim, Measuring, NotMeasured, cell_text, lab_options, read, report, show
+from labs.shared.study import Claim, Measuring, NotMeasured, lab_options, read, report, show
 from walkthrough.compare.kept import path_of
-from walkthrough.compare.statistics import Mean, Ratio
+from walkthrough.compare.statistics import Ratio
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
@@ -193,18 +193,6 @@ def test_tables_claims_and_notes_are_printed(options, program):
     assert "Half precision is faster.  1.4 (1.3 to 1.5)  holds" in printed
     assert [line.split() for line in printed.splitlines() if line.startswith("B.")] == [["B.", "-", "inconclusive"]]
     assert "No GPU: nothing waits." in printed
-
-
-CELLS = [
-    (None, "-"), (True, "yes"), (128, "128"), (1.23456, "1.23"), (44512.3, "44512"), (0.000123, "0.000123"),
-    (asdict(Ratio(1.4, 1.3, 1.5, 3)), "1.40x (1.30-1.50)"), (asdict(Ratio(1.4, 0.9, 1.9, 3)), "~1.40x (0.90-1.90)"),
-    (asdict(Mean(0.5, 0.25, 0.75, 3)), "0.5 (0.25 to 0.75)"), (asdict(Mean(0.5, None, None, 1)), "0.5"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("value", "text"), CELLS)
-def test_a_cell_shows_three_digits_and_intervals(value, text):
-    assert cell_text(value) == text
 
 
 def test_reading_a_study_needs_no_torch(tmp_path):

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import NAMES, ROOT, STEPS, make_result, run_program, write_run
+from support import NAMES, ROOT, STEPS, make_result, run_program
 
 from common import failures
 from labs.memory.published import MEMORY
@@ -415,19 +415,6 @@ def test_a_broken_file_is_refused(tmp_path, change, reason):
     record.write_json(tmp_path / gpu_memory.FILE, value | change)
     with pytest.raises(InputError, match=reason):
         gpu_memory.read(tmp_path)
-
-
-def test_compare_shows_the_prediction_beside_a_cpus_figures_labelled(tmp_path, capsys):
-    write_run(tmp_path, make_result("02_bigger_batch", device_type="cpu", model="tiny_convmixer", image_size=96))
-    for shown in (False, True):
-        if shown:
-            record.write_json(tmp_path / gpu_memory.FILE, asdict(make_fit(make_prediction())))
-        with pytest.raises(SystemExit):
-            main(["compare", str(tmp_path)])
-        text = " ".join(capsys.readouterr().out.split())
-        assert ("5137" in text) == shown
-        assert ("GPU MB predicted: what the step would allocate" in text) == shown
-    assert "mobilenet_v2 at 224 px; predicted by `fit`, not measured." in text
 
 
 def test_beside_a_gpus_figures_only_a_prediction_of_the_same_training_is_shown():

@@ -15,9 +15,9 @@ from support import ROOT, make_limit, make_result
 from support.board import PROFILER, WALKTHROUGH, distributed_traces, fill, tensorboard
 from support.trace_builder import two_steps
 
-from walkthrough.compare import gpu_memory, roofs
-from walkthrough.compare.compare import ladders
+from walkthrough.compare import roofs
 from walkthrough.compare.roofs import StepBytes
+from walkthrough.compare.rounds import ladders
 from walkthrough.results import result
 from walkthrough.tensorboard import plugin
 from walkthrough.trace.analysis import analyze
@@ -120,32 +120,11 @@ def test_a_step_without_effect_on_the_device_says_what_it_needs_in_place_of_rati
     noise = make_result("05_pinned_memory", needs="a GPU", notes=["no GPU: so", "of all"])
     [ladder] = ladders([make_result(notes=["of all"]), noise, make_result("07_small_images", windows=[204.0] * 5)])
     run = SimpleNamespace(name="a run", traces={})
-    base, idle, last = [plugin._row(row, run, None, {"of all"}) for row in ladder.rows]
+    base, idle, last = [plugin._row(row, run, {"of all"}) for row in ladder.rows]
     assert (idle["acts"], idle["needs"], idle["gain"], idle["relative"]) == (False, "needs a GPU", None, None)
     assert idle["notes"] == ["of all"]
     assert (base["acts"], base["needs"], base["relative"]["text"]) == (True, None, "1.00x")
     assert last["gain"]["ratio"] == last["relative"]["ratio"] == pytest.approx(2.0)
-
-
-def test_the_gpu_memory_predicted_for_a_step_stands_in_its_row_and_a_broken_file_is_left_out(board, logdir):
-    def predicted():
-        (ladder,) = board.json(f"{WALKTHROUGH}/ladders")["ladders"]
-        return [row["gpu_bytes_predicted"] for row in ladder["rows"]]
-
-    path = logdir / "ladder" / gpu_memory.FILE
-    assert predicted() == [None, None]
-    base = result.read_result(logdir / "ladder" / "00_baseline" / "result.json")
-    sizes = dict.fromkeys(gpu_memory.KINDS, 0) | {"activations": 2_538_000_000}
-    settings = (base.model, base.image_size, base.batch_size, base.precision)
-    one = gpu_memory.Prediction("00_baseline", [], *settings, 2_538_000_000, sizes, 2_867_000_000)
-    fit = gpu_memory.Fit(1, gpu_memory.CONTEXT_BYTES, [one], {}, base.environment, base.started)
-    try:
-        result.write_json(path, asdict(fit))
-        assert predicted() == [2_538_000_000, None]
-        path.write_text("torn")
-        assert predicted() == [None, None]
-    finally:
-        path.unlink()
 
 
 def test_a_row_has_its_shares_of_the_peaks_that_limit_measured_and_null_without_them(board, logdir):

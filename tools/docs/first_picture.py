@@ -20,8 +20,8 @@ from tools.docs.real_gpu import CHAPTERS, has_traced_gpu
 from tools.docs.recorded import Course
 from tools.docs.strips import area
 from tools.docs.traced import BINS, CPU, LOADING, Brief, TracedStep
-from walkthrough.compare.compare import Ladder
 from walkthrough.compare.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label, svg_text
+from walkthrough.compare.rounds import Ladder
 from walkthrough.compare.statistics import Ratio
 from walkthrough.explain.text import sentence
 from walkthrough.results.errors import printable

@@ -12,7 +12,7 @@ from labs.shared.study import read as read_lab
 from studies.limit import Limit
 from studies.study import Study, read_study
 from walkthrough.advice.gains import Advised, advise
-from walkthrough.compare import compare, gpu_memory, predictions
+from walkthrough.compare import gpu_memory, predictions, rounds
 from walkthrough.records import header
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
@@ -27,7 +27,7 @@ class Recorded:
     """One ladder with its traces and studies. folder: of its runs."""
 
     folder: Path
-    ladder: compare.Ladder
+    ladder: rounds.Ladder
     _studies: dict[str, Study | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -48,7 +48,7 @@ class Recorded:
     def steps(self) -> list[str]:
         return [row.result.step for row in self.ladder.rows]
 
-    def row(self, step: str) -> compare.Row:
+    def row(self, step: str) -> rounds.Row:
         """The row of a step. Raises InputError where it was not recorded."""
         for row in self.ladder.rows:
             if row.result.step == step:
@@ -143,7 +143,7 @@ def read(folder: str | Path) -> Recorded:
     results, problems = result.read_results(folder)
     if problems or not results:
         raise InputError(problems[0] if problems else f"{folder} holds no results")
-    return Recorded(folder, compare.ladders(results, compare.recorded_rounds(folder, results))[0])
+    return Recorded(folder, rounds.ladders(results, rounds.recorded_rounds(folder, results))[0])
 
 
 def _rank(recorded: Recorded) -> tuple[bool, bool, int, str]:

@@ -1,12 +1,11 @@
-"""The columns of a ladder's table as plain text: `table` prints them in the terminal, `markdown` puts them on pages."""
+"""The columns of a ladder as plain text: `ladder` prints them in the terminal, `markdown` puts them on pages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from walkthrough.compare import published
-from walkthrough.compare.compare import GpuUse, Ladder, Row, half_spread, is_first_step, spread
-from walkthrough.compare.gpu_memory import Fit
+from walkthrough.compare.rounds import GpuUse, Ladder, Row, half_spread, is_first_step, spread
 from walkthrough.results.result import NotRun, Result, Setup
 from walkthrough.terminal import share_text
 
@@ -16,7 +15,6 @@ SPEED = ("images/s", *GAINS)
 LIMIT = ("% of limit",)
 ROOFS = ("% of arithmetic peak", "% of memory roof")
 COST = ("batch", "step ms", "window ±", "memory MB", "batch MB")
-PREDICTED = ("GPU MB predicted",)
 TRACED = ("GPU busy", "Tensor Cores")
 ORIGINAL = ("original",)
 # A narrow page cuts off what is last.
@@ -77,15 +75,13 @@ def columns(
     used: Mapping[str, GpuUse] | None = None,
     limit: Limit | None = None,
     missing: Sequence[NotRun] = (),
-    fit: Fit | None = None,
 ) -> dict[str, Column]:
     """The columns by name, "% of limit" only with a limit, `ROOFS` where it counted what they need.
 
     Their cells are in the order of `rows_of`.
 
-    used: {step: `GpuUse`} from `compare.gpu_use`; steps without have "-". limit: the result of `limit` for this
-    ladder's setup. missing: steps that were not run. fit: the GPU memory predicted for programs; without a prediction
-    for any of the rows there is no column of it.
+    used: {step: `GpuUse`} from `rounds.gpu_use`; steps without have "-". limit: the result of `limit` for this
+    ladder's setup. missing: steps that were not run.
     """
     rows, base, used = rows_of(ladder, missing), ladder.baseline, used or {}
 
@@ -109,8 +105,6 @@ def columns(
         "vs baseline": column("vs\nbaseline", lambda row: _relative(row, row.result is base)),
         "original": column("original", _published),
     }
-    if fit and any(fit.gpu_bytes(row.result) for row in ladder.rows):
-        table[PREDICTED[0]] = column("GPU MB\npredicted", lambda row: _mb(fit.gpu_bytes(row.result)))
     if limit:
         table["% of limit"] = column("% of\nlimit", lambda row: f"{limit.share_of_limit(row.result):.0%}")
         shares = {row.result.step: [*limit.shares(row.result).values()] for row in ladder.rows}
@@ -128,10 +122,6 @@ def _relative(row: Row, is_base: bool) -> str:
 def matrix_units(used: Mapping[str, GpuUse]) -> str:
     """What the GPU's maker calls Tensor Cores."""
     return next((use.matrix_units for use in used.values()), "Tensor Cores")
-
-
-def _mb(size: int | None) -> str:
-    return "-" if size is None else f"{size / 1e6:.0f}"
 
 
 def _windows(row: Row) -> str:

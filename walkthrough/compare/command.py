@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from walkthrough.compare import gpu_memory, roofs
-from walkthrough.compare.compare import Ladder, comparison, gpu_use, ladders, readable_rounds
+from walkthrough.compare import roofs
+from walkthrough.compare.rounds import Ladder, comparison, gpu_use, ladders, readable_rounds
 from walkthrough.compare.summary import short_name
 from walkthrough.results.environment import ROOT, in_clone, project_folder
 from walkthrough.results.errors import InputError, folder, printable
@@ -81,7 +81,7 @@ def of_other_versions(compared: Sequence[Ladder]) -> list[str]:
 
 
 def _print(logdir: Path, results: list[Result], compared: list[Ladder]) -> None:
-    from walkthrough.compare.table import print_ladders
+    from walkthrough.compare.ladder import print_ladders
     from walkthrough.terminal import console
 
     used, problems = gpu_use(logdir, results)
@@ -89,8 +89,7 @@ def _print(logdir: Path, results: list[Result], compared: list[Ladder]) -> None:
         print(printable(f"no figures from a trace: {problem}"), file=sys.stderr)
     limit = _unless_broken(_read_limit, logdir)
     missing = _unless_broken(steps_not_run, logdir) or []
-    fit = _unless_broken(gpu_memory.read, logdir)
-    print_ladders(compared, console(), used, limit, missing, fit)
+    print_ladders(compared, console(), used, limit, missing)
 
 
 def _read_limit(logdir: Path) -> "Limit | None":

@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from walkthrough.compare.compare import Ladder, Row, rounds_compared
-from walkthrough.compare.gpu_memory import Fit
+from walkthrough.compare.rounds import Ladder, Row, rounds_compared
 from walkthrough.compare.statistics import ratio
 from walkthrough.results.errors import printable
 
@@ -62,16 +61,6 @@ def summary(ladder: Ladder) -> str:
         return text
     steps = f"{len(idle)} steps have" if len(idle) > 1 else "1 step has"
     return f"{text} {steps} no effect on this device ({', '.join(map(short_name, idle))})."
-
-
-def prediction(ladder: Ladder, fit: Fit) -> str:
-    """What the ladder's predicted GPU memory is, and where it is from."""
-    known = [prediction for row in ladder.rows if (prediction := fit.find(row.result.step))]
-    models = ", ".join(dict.fromkeys(printable(f"{one.model} at {one.image_size} px", 60) for one in known))
-    return (
-        f"GPU MB predicted: what the step would allocate at its peak on a GPU, where it trains {models}; predicted by "
-        "`fit`, not measured."
-    )
 
 
 def _top(ladder: Ladder) -> str:

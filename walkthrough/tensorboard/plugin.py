@@ -25,8 +25,8 @@ from werkzeug import wrappers
 from werkzeug.wsgi import wrap_file
 
 from walkthrough.advice import comparison
-from walkthrough.compare import compare, gpu_memory, published, roofs, statistics
-from walkthrough.compare.summary import intervals, notes_of, prediction, summary
+from walkthrough.compare import published, roofs, rounds, statistics
+from walkthrough.compare.summary import intervals, notes_of, summary
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.files import open_plain
@@ -113,7 +113,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
     def _ladders(self, request: wrappers.Request) -> dict[str, Any]:
         """{"ladders": [{title, baseline, rows, …}], "original": {device, model, relative}, "problems": [text]}.
 
-        summary, intervals, prediction: texts of a ladder, as `compare` prints them. Each ladder in the log folders,
+        summary, intervals: texts of a ladder, as `compare` prints them. Each ladder in the log folders,
         as `compare --json` prints it, and the published one. problems: which ladders cannot be shown, and why.
         """
         folders: dict[Path, list[Run]] = {}
@@ -122,11 +122,11 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
                 folders.setdefault(run.folder.parent, []).append(run)
         ladders, problems = [], []
         for folder, runs in folders.items():
-            fit, measured = _read_in(folder, gpu_memory), _read_in(folder, roofs)
+            measured = _measured(folder)
             run_of = {id(run.result): run for run in runs}
-            for group in compare.by_setup(run.result for run in runs if run.result):
+            for group in rounds.by_setup(run.result for run in runs if run.result):
                 try:
-                    ladder = _ladder(folder.name, [(result, run_of[id(result)]) for result in group], fit, measured)
+                    ladder = _ladder(folder.name, [(result, run_of[id(result)]) for result in group], measured)
                     json.dumps(ladder, allow_nan=False)  # else one of them would take the others away
                     ladders.append(ladder)
                 except Exception as error:
@@ -148,7 +148,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         }
         if len(results) < 2 or runs[0] is runs[1] or results[0].setup != results[1].setup:
             return answer | {"ratio": None}
-        slower, faster = (compare.rounds_of(result, run.rounds()) for result, run in zip(results, runs, strict=True))
+        slower, faster = (rounds.rounds_of(result, run.rounds()) for result, run in zip(results, runs, strict=True))
         return answer | {"ratio": _ratio(statistics.ratio(faster, slower))}
 
     def _digest(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
@@ -241,25 +241,23 @@ def _us(request: wrappers.Request, name: str) -> float:
     return us
 
 
-def _read_in(folder: Path, module: Any) -> Any:
-    """What `gpu_memory` or `roofs` reads in a folder of runs, None where there is none, or none that can be read."""
+def _measured(folder: Path) -> roofs.Roofs | None:
+    """What `limit` measured, of a folder of runs; None where there is none, or none that can be read."""
     try:
-        return module.read(folder, no_links=True)
+        return roofs.read(folder, no_links=True)
     except (InputError, OSError) as error:
         log.warning("skipped: %s", printable(error))
         return None
 
 
-def _ladder(
-    folder: str, runs: list[tuple[Result, Run]], fit: gpu_memory.Fit | None, measured: roofs.Roofs | None
-) -> dict[str, Any]:
+def _ladder(folder: str, runs: list[tuple[Result, Run]], measured: roofs.Roofs | None) -> dict[str, Any]:
     """One of the `_ladders`, from the results of one setup and their runs."""
     run_of = {id(result): run for result, run in runs}
-    ladder = compare.ladder([result for result, _ in runs], {result.step: run.rounds() for result, run in runs})
+    ladder = rounds.ladder([result for result, _ in runs], {result.step: run.rounds() for result, run in runs})
     base, notes = ladder.baseline, set(notes_of(ladder))
     known = measured if measured and measured.setup.matches(base.setup) else None
     rows = [
-        _row(row, run_of[id(row.result)], fit, notes) | (known.shares(row.result) if known else roofs.NO_SHARES)
+        _row(row, run_of[id(row.result)], notes) | (known.shares(row.result) if known else roofs.NO_SHARES)
         for row in ladder.rows
     ]
     return {
@@ -268,17 +266,16 @@ def _ladder(
         "rows": rows,
         "summary": summary(ladder),
         "intervals": intervals(ladder),
-        "prediction": prediction(ladder, fit) if fit else "",
     }
 
 
-def _row(row: compare.Row, run: Run, fit: gpu_memory.Fit | None, notes: Collection[str]) -> dict[str, Any]:
+def _row(row: rounds.Row, run: Run, notes: Collection[str]) -> dict[str, Any]:
     """A row of `_ladders`. needs: "needs a GPU" where the step's change has no effect, and then no ratio.
 
     notes: those that `compare` prints; the row has no others.
     """
     result = asdict(row.result)
-    low, high = compare.spread(row.result)
+    low, high = rounds.spread(row.result)
     return {key: result[key] for key in RESULT_FIELDS} | {
         "run": run.name,
         "notes": [note for note in row.result.notes if note in notes],
@@ -291,11 +288,10 @@ def _row(row: compare.Row, run: Run, fit: gpu_memory.Fit | None, notes: Collecti
         "relative": _relative(row),
         "gain": row.gain and _ratio(row.gain),
         "has_trace": bool(run.traces),
-        "gpu_bytes_predicted": fit and fit.gpu_bytes(row.result),
     }
 
 
-def _relative(row: compare.Row) -> dict[str, Any] | None:
+def _relative(row: rounds.Row) -> dict[str, Any] | None:
     if row.relative is statistics.SAME:  # the baseline, not grey
         return asdict(row.relative) | {"resolved": True, "text": "1.00x"}
     return _ratio(row.relative) if row.acts else None

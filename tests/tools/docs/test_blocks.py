@@ -14,7 +14,7 @@ from tools.docs.blocks import BLOCKS, study
 from tools.docs.blocks.step import same_round
 from tools.docs.recorded import Course
 from walkthrough.compare import gpu_memory, published
-from walkthrough.compare.compare import Row
+from walkthrough.compare.rounds import Row
 from walkthrough.compare.statistics import SAME
 from walkthrough.memory.record import GPUS
 from walkthrough.results import result

@@ -5,9 +5,9 @@ import re
 from tools.docs import first_picture
 from tools.docs.recorded import Course
 from walkthrough.compare import markdown
-from walkthrough.compare.compare import Ladder, Row
 from walkthrough.compare.markdown import escaped
 from walkthrough.compare.published import DEVICE, MODEL, PUBLISHED
+from walkthrough.compare.rounds import Ladder, Row
 from walkthrough.results.environment import ROOT
 
 NOTEBOOK = "colab.ipynb"

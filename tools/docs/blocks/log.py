@@ -4,9 +4,9 @@ import ast
 import re
 
 from tools.docs.recorded import Course, Recorded
-from walkthrough.compare.compare import Row, half_spread
 from walkthrough.compare.markdown import escaped
 from walkthrough.compare.predictions import Prediction
+from walkthrough.compare.rounds import Row, half_spread
 from walkthrough.compare.runner import step_files
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError

@@ -13,8 +13,8 @@ from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
 from walkthrough.compare import markdown, runner
-from walkthrough.compare.compare import Row
 from walkthrough.compare.markdown import code, escaped
+from walkthrough.compare.rounds import Row
 from walkthrough.explain.text import sentence
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError

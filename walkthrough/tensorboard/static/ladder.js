@@ -17,7 +17,7 @@ export async function ladder(site) {
       section("Relative to the baseline", relativeChart(site, shown, original),
         note(shown.intervals), comparable(shown, original)
           ? note(`Orange: the course's original ladder, on a ${original.device}, one run per step, no interval published.`) : null),
-      memory(site, shown), breakdowns(site, shown), wideSection("The steps", ladderTable(site, shown))));
+      breakdowns(site, shown), wideSection("The steps", ladderTable(site, shown))));
   }
   const inLadders = new Set(ladders.flatMap(({rows}) => rows.map(({run}) => run)));
   const others = withTraces(site).filter(({key}) => !inLadders.has(key));
@@ -35,24 +35,6 @@ function windows({rows}) {
     return `${least === most ? least : `${least} to ${most}`} ${word}${most === 1 ? "" : "s"}`;
   };
   return `${text("windows", "window")} of each step, ${text("rounds", "round")}`;
-}
-
-// Peak memory on a GPU as `fit` predicts it, and what was measured if that was on a GPU: on a CPU the steps train another
-// model, and smaller images. null where nothing is predicted.
-function memory(site, {rows, prediction}) {
-  if (!rows.some((row) => row.gpu_bytes_predicted)) {
-    return null;
-  }
-  const onGpu = rows.some((row) => row.device_type === "cuda");
-  const bars = [["predicted", rows.map((row) => row.gpu_bytes_predicted), "#E69F00"]];
-  if (onGpu) {
-    bars.unshift(["measured here", rows.map((row) => row.peak_memory_bytes.allocated), "#0072B2"]);
-  }
-  return section(onGpu ? "Peak memory" : "Peak memory on a GPU, predicted", chart(site, bars.map(([name, values, colour]) => ({
-    type: "bar", name, x: rows.map((row) => plain(row.step)), marker: {color: colour}, y: values.map((size) => (size ? size / 1e6 : null)),
-    hovertemplate: `%{x}<br>%{y:.0f} MB<extra>${name}</extra>`})),
-  {label: "Peak memory of each step on a GPU", barmode: "group", yaxis: {rangemode: "tozero", ticksuffix: " MB"}}),
-  note(`${onGpu ? "Measured: the GPU allocator's peak. " : ""}${prediction}`));
 }
 
 // A click on a row's bar opens that step.
@@ -136,12 +118,10 @@ function ladderTable(site, {rows}) {
   const marks = (row) => numbered.flatMap((text, at) => (row.notes.includes(text) ? [at + 1] : [])).join(", ");
   const step = (row) => h("span", {class: "step"}, row.has_trace ? link(row.step, () => site.go("step", {run: row.run})) : row.step,
     h("span", {class: "quiet"}, marks(row) ? ` [${marks(row)}]` : ""));
-  const predicted = rows.some((row) => row.gpu_bytes_predicted); // by `python -m walkthrough fit`, for the step on a GPU
   return h("div", {}, table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">range of windows", ">windows / rounds",
-    ">peak memory", ...(predicted ? [">on a GPU, predicted"] : [])],
+    ">peak memory"],
   rows.map((row) => [step(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain) ?? row.needs, ratioText(row.relative),
-    `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.windows} / ${row.rounds}`, bytes(row.peak_memory_bytes.allocated),
-    ...(predicted ? [row.gpu_bytes_predicted ? bytes(row.gpu_bytes_predicted) : "-"] : [])])),
+    `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.windows} / ${row.rounds}`, bytes(row.peak_memory_bytes.allocated)])),
   ...everywhere.map((text) => note(`All: ${text}.`)), ...numbered.map((text, at) => note(`[${at + 1}] ${text}`)));
 }
 

@@ -11,8 +11,8 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from labs.shared import heat_map
-from labs.shared.study import LabStudy, Row
 from walkthrough.compare.figures import GREY, styled
+from walkthrough.compare.study import Row, Study
 
 Drawing = tuple[Figure, str]  # and its alternative text
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442")  # Okabe and Ito's
@@ -22,7 +22,7 @@ MOST_ACROSS = 3  # panels side by side, beyond which there are two
 LEAST_ERROR = 0.05  # in %, that has a place
 
 
-def figures(study: LabStudy) -> dict[str, Drawing]:
+def figures(study: Study) -> dict[str, Drawing]:
     """{name: drawing} of all that a study's tables allow."""
     drawings: dict[str, Drawing] = {}
     panels = {

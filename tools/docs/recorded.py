@@ -4,15 +4,17 @@ import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from common.options import MODEL
 from labs.shared.study import FILE as LAB_FILE
-from labs.shared.study import LabStudy
-from labs.shared.study import read as read_lab
 from studies.limit import Limit
-from studies.study import Study, read_study
+from studies.study import read_study
+from tools.docs import gpu_memory
 from walkthrough.advice.gains import Advised, advise
-from walkthrough.compare import gpu_memory, predictions, rounds
+from walkthrough.compare import predictions, rounds
+from walkthrough.compare.study import Study as LabStudy
+from walkthrough.compare.study import read as read_lab
 from walkthrough.records import header
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
@@ -28,7 +30,7 @@ class Recorded:
 
     folder: Path
     ladder: rounds.Ladder
-    _studies: dict[str, Study | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _studies: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def device_type(self) -> str:
@@ -76,7 +78,7 @@ class Recorded:
         """{step: what to do about its trace}."""
         return {step: advise(analysis) for step, analysis in self.analyses.items()}
 
-    def study(self, name: str) -> Study | None:
+    def study(self, name: str) -> Any:
         """The result of the study of that name, one of `studies.study.STUDIES`; None where it was not recorded."""
         if name not in self._studies:
             self._studies[name] = read_study(name, self.folder)

@@ -4,11 +4,12 @@ from dataclasses import asdict
 
 import pytest
 
-from labs.shared.study import FILE, Claim, LabStudy
+from labs.shared.study import FILE
 from tools.docs import lab_figures
 from tools.docs.blocks import BLOCKS
 from tools.docs.recorded import Course, Recorded
 from walkthrough.compare.statistics import Mean, Ratio
+from walkthrough.compare.study import Claim, Study
 from walkthrough.results import result
 from walkthrough.results.environment import Environment
 
@@ -41,8 +42,8 @@ def study():
         Claim("faster", "It is <b>faster</b>.", 1.5, 1.2, 1.8, True),
         Claim("other", "Another.", None, None, None, None),
     ]
-    return LabStudy(
-        schema=1, lab="mine", device="A CPU", environment=environment, started="2026-01-01", tables=tables,
+    return Study(
+        schema=1, name="mine", lab="mine", device="A CPU", environment=environment, started="2026-01-01", tables=tables,
         claims=claims, quick=True, notes=["no GPU: nothing waits"],
     )  # fmt: skip
 

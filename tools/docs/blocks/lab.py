@@ -3,11 +3,10 @@
 from collections.abc import Callable
 from functools import wraps
 
-from labs.shared.study import LabStudy, Row, cell_text, claim_rows
 from tools.docs import lab_figures
 from tools.docs.recorded import Course
-from walkthrough.compare import markdown
-from walkthrough.compare.markdown import escaped
+from walkthrough.compare.study import Study, claim_rows
+from walkthrough.compare.table import Table, escaped
 
 
 def shows(block: Callable[..., str]) -> Callable[..., str]:
@@ -22,7 +21,7 @@ def shows(block: Callable[..., str]) -> Callable[..., str]:
 
 
 @shows
-def lab_machine(course: Course, study: LabStudy) -> str:
+def lab_machine(course: Course, study: Study) -> str:
     """What a lab's figures were measured on."""
     smoke = " A smoke run (`--quick`): its figures are rough." if study.quick else ""
     environment = study.environment
@@ -34,37 +33,30 @@ def lab_machine(course: Course, study: LabStudy) -> str:
 
 
 @shows
-def lab_table(course: Course, study: LabStudy, name: str) -> str:
+def lab_table(course: Course, study: Study, name: str) -> str:
     """One of a study's tables."""
     rows = study.tables.get(name)
-    return table(rows) if rows else "*Not measured on this device.*"
+    return Table(name, rows).markdown() if rows else "*Not measured on this device.*"
 
 
 @shows
-def lab_claims(course: Course, study: LabStudy) -> str:
+def lab_claims(course: Course, study: Study) -> str:
     """Every claim, what was measured of it, and whether it holds."""
-    return table(claim_rows(study.claims))
+    return Table("claims", claim_rows(study.claims)).markdown()
 
 
 @shows
-def lab_notes(course: Course, study: LabStudy) -> str:
+def lab_notes(course: Course, study: Study) -> str:
     """What the device could not show."""
     return "\n".join(f"- {escaped(note[0].upper() + note[1:])}." for note in study.notes)
 
 
 @shows
-def lab_figure(course: Course, study: LabStudy, name: str) -> str:
+def lab_figure(course: Course, study: Study, name: str) -> str:
     """One of `lab_figures.figures`."""
     drawing = lab_figures.figures(study).get(name)
     file = f"{course.to_docs}figures/labs/{study.lab}/{name}.svg"
     return f"![{escaped(drawing[1])}]({file})" if drawing else "*No figure: this was not measured.*"
-
-
-def table(rows: list[Row]) -> str:
-    """Rows as a Markdown table, a column for each key of the first; columns of numbers are right-aligned."""
-    texts = {name: any(isinstance(row.get(name), str) for row in rows) for name in rows[0]}
-    headers = [("" if is_text else ">") + escaped(name) for name, is_text in texts.items()]
-    return markdown.table(headers, ([escaped(cell_text(row.get(name))) for name in rows[0]] for row in rows))
 
 
 BLOCKS = (lab_machine, lab_table, lab_claims, lab_notes, lab_figure)

@@ -4,24 +4,21 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TypeVar, cast
 
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from studies import effects as effects
 from studies import input as input_study
 from studies import limit as limit_study
-from studies import overhead as overhead_study
 from studies import sweep as sweep_study
 from studies.ablation import Ablation
 from studies.input import InputLimit
 from studies.limit import Limit
-from studies.overhead import Overhead
-from studies.study import Study
+from studies.study import Study, title
 from studies.sweep import Sweep
 from tools.docs.blocks.page import measured_again
 from tools.docs.recorded import Course
-from walkthrough.compare import markdown
-from walkthrough.compare.markdown import escaped
+from walkthrough.compare.table import Table, escaped, markdown_table
 
 COMMANDS = {  # of the studies
     "limit": "limit",
@@ -105,22 +102,6 @@ def ablation_pairs(ablation: Ablation) -> list[str]:
     return [_table(effects.pairs_table(pairs)), *_plain(lines)]
 
 
-@shows("overhead")
-def overhead(result: Overhead) -> list[str]:
-    """What each way of tracing costs."""
-    return [
-        _settings(result),
-        f"{result.runs} interleaved runs of {result.steps} each.",
-        _table(overhead_study.modes_table(result)),
-        f"**{escaped(overhead_study.verdict(result))}**",
-        *(
-            f"*{escaped(mode.name)}* was not measured: {escaped(mode.not_measured)}."
-            for mode in result.modes
-            if mode.not_measured is not None
-        ),
-    ]
-
-
 @shows("sweep")
 def sweep(result: Sweep) -> list[str]:
     """Every cell of the sweep."""
@@ -133,13 +114,25 @@ def sweep_verdict(result: Sweep) -> list[str]:
     return [f"**{escaped(sweep_study.verdict(result))}**"]
 
 
+def study(course: Course, name: str, of: str) -> str:
+    """A table of a study, and what follows from it; with its first table what it was measured with, and its notes."""
+    result = course.shown.study(name)
+    if result is None:
+        device = escaped(course.shown.ladder.baseline.device)
+        return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[name]}`.*"
+    first = [f"{escaped(title(result))}."] if of == next(iter(result.tables)) else []
+    notes = [_sentence(note) for note in result.notes] if first else []
+    table = Table(of, result.tables[of], result.conclusions.get(of, ()))
+    return "\n\n".join([*first, table.markdown(), *notes, measured_again(course)])
+
+
 BLOCKS = (
-    *(limit_speeds, limit_facts, limit_groups, input_limit, overhead, sweep, sweep_verdict),
+    *(limit_speeds, limit_facts, limit_groups, input_limit, study, sweep, sweep_verdict),
     *(ablation_programs, ablation_effects, ablation_pairs),
 )
 
 
-def _settings(result: Limit | Overhead) -> str:
+def _settings(result: Limit) -> str:
     setup = result.setup
     return f"{escaped(setup.model)}, batch {result.batch_size}, {setup.image_size} px, {escaped(result.precision)}."
 
@@ -156,8 +149,8 @@ def _plain(lines: Sequence[Text]) -> list[str]:
     return [escaped(line.plain) for line in lines]
 
 
-def _table(table: Table) -> str:
+def _table(table: RichTable) -> str:
     """A rich table as Markdown."""
     headers = [(">" if column.justify == "right" else "") + escaped(str(column.header)) for column in table.columns]
     columns = [[escaped(Text.from_markup(str(cell)).plain) for cell in column.cells] for column in table.columns]
-    return markdown.table(headers, zip(*columns, strict=True))
+    return markdown_table(headers, zip(*columns, strict=True))

@@ -25,8 +25,8 @@ from werkzeug import wrappers
 from werkzeug.wsgi import wrap_file
 
 from walkthrough.advice import comparison
-from walkthrough.compare import published, roofs, rounds, statistics
-from walkthrough.compare.summary import intervals, notes_of, summary
+from walkthrough.compare import roofs, rounds, statistics
+from walkthrough.compare.ladder import DEVICE, MODEL, RELATIVE, intervals, notes_of, summary
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.files import open_plain
@@ -60,7 +60,7 @@ RESULT_FIELDS = (
     *("peak_memory_bytes", "batch_bytes"),
 )
 
-ORIGINAL = {"device": published.DEVICE, "model": published.MODEL, "relative": published.RELATIVE}
+ORIGINAL = {"device": DEVICE, "model": MODEL, "relative": RELATIVE}
 
 Route = Callable[[wrappers.Request], "dict[str, Any] | wrappers.Response"]
 

@@ -126,6 +126,14 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
     return convert
 
 
+def add_number(
+    parser: argparse.ArgumentParser, option: str, text: str, low: int, high: int, default: int | None = None
+) -> None:
+    """Add an option that takes a whole number from `low` to `high`; its help says the default, if it has one."""
+    text = text if default is None else f"{text} (default: {default})"
+    parser.add_argument(option, type=whole_number(low, high), default=default, metavar="N", help=text)
+
+
 def whole_numbers(low: int, high: int) -> Callable[[str], list[int]]:
     """An argparse type: whole numbers from `low` to `high`, commas between, such as 0,1,2; sorted, without repeats."""
     number = whole_number(low, high)

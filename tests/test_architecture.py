@@ -131,7 +131,7 @@ def test_what_runs_inside_another_program_imports_the_standard_library_and_its_t
         assert outside <= {"torch"}, path.name
 
 
-STANDARD_LIBRARY_ONLY = ["common.machine", "common.options", "studies.ablation"]
+STANDARD_LIBRARY_ONLY = ["common.options", "studies.ablation"]
 STANDARD_LIBRARY_ONLY += ["walkthrough.terminal", "walkthrough.doctor", "walkthrough.records.page"]
 STANDARD_LIBRARY_ONLY += [
     f"walkthrough.results.{path.stem}"

@@ -168,7 +168,7 @@ def train_step(*batch):
     time.sleep(600)  # as if it compiled
 
 def main():
-    args = step_options("", __file__)
+    args = step_options("")
     run_step(__file__, args, DataLoader([0.0] * 40, batch_size=4, num_workers=1), train_step)
 
 if __name__ == "__main__":

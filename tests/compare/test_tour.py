@@ -366,9 +366,10 @@ def test_progress_of_a_step_reaches_the_one_who_started_it(fake_steps):
 
 WAITING = """
 import time
-from walkthrough.results.errors import one_line_errors
+from walkthrough.results.errors import exit_in_one_line
 from walkthrough.results.folder import own_folder
-with one_line_errors(), own_folder(logdir, step) as (folder, staging):
+exit_in_one_line()
+with own_folder(logdir, step) as (folder, staging):
     (staging / "trace.json").write_text("half of it")
     (logdir / "ready").touch()
     time.sleep(600)

@@ -46,9 +46,7 @@ NO_TORCH += [path for path in sorted((ROOT / "studies").glob("*.py")) if path.st
 
 
 # One name for one thing: these files are still called as another one is; the list shrinks.
-TWICE = (
-    "columns command figure figures intervals measure mysteries page program published reader record search study view"
-)
+TWICE = "columns command figures program"
 
 
 def imported(path, everywhere=True):

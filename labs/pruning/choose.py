@@ -10,7 +10,7 @@ from common.options import step_options
 from labs.pruning.model import DEFAULTS
 from labs.pruning.training import Training, data_of
 from labs.shared.images import FOLDS
-from labs.shared.study import mean
+from walkthrough.compare.statistics import mean
 from walkthrough.results.errors import one_line_errors
 
 EPOCHS, RATES = (8, 16), (0.05, 0.1, 0.2, 0.4)

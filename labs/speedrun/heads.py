@@ -9,7 +9,8 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from labs.shared.study import FILE, LabStudy, read
+from labs.shared.study import FILE
+from walkthrough.compare.study import Study, read
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, one_line_errors
@@ -26,7 +27,7 @@ def programs() -> list[Path]:
     return sorted(HERE.glob("[0-9][0-9]_*.py"))
 
 
-def claim(program: str, study: LabStudy | None) -> str:
+def claim(program: str, study: Study | None) -> str:
     """What a program reaches, in words: accuracy, time, in how many races, on what."""
     row = next((row for row in study.tables["ladder"] if row["program"] == program), None) if study else None
     if study is None or row is None:
@@ -54,7 +55,7 @@ def with_head(text: str, reaches: str) -> str:
     return new
 
 
-def recorded(path: Path = RECORDED) -> LabStudy | None:
+def recorded(path: Path = RECORDED) -> Study | None:
     """The recorded study; None where there is none."""
     return read(path) if path.exists() else None
 

@@ -6,7 +6,7 @@ import pytest
 from support import make_result, write_run
 
 from walkthrough.cli import main
-from walkthrough.compare import compare, figures
+from walkthrough.compare import figures, rounds
 
 SLOW, FAST = (98.0, 99.0, 100.0, 101.0, 102.0), (196.0, 198.0, 200.0, 202.0, 204.0)
 
@@ -55,7 +55,7 @@ def texts_of(figure):
 
 def test_a_bar_is_grey_and_marked_where_its_ratio_is_not_resolved():
     near = make_result("01_amp", windows=(97.0, 99.0, 100.0, 102.0, 104.0))
-    [ladder] = compare.ladders([make_result(windows=SLOW), near, make_result("02_bigger_batch", windows=FAST)])
+    [ladder] = rounds.ladders([make_result(windows=SLOW), near, make_result("02_bigger_batch", windows=FAST)])
     figure = figures.ladder_figure(ladder)
     assert texts_of(figure) == ["1.00x", "~1.00x", "2.00x", "~1.00x", "2.00x"]
     assert [text.get_color() for text in figure.axes[1].texts] == [figures.UNRESOLVED, figures.GREY]
@@ -68,20 +68,20 @@ def test_a_bar_is_grey_and_marked_where_its_ratio_is_not_resolved():
 
 def test_a_step_without_effect_has_what_it_needs_in_the_place_of_its_bars():
     noise = make_result("05_pinned_memory", windows=FAST, needs="a GPU")
-    [ladder] = compare.ladders([make_result(windows=SLOW), noise])
+    [ladder] = rounds.ladders([make_result(windows=SLOW), noise])
     figure = figures.ladder_figure(ladder)
     assert texts_of(figure) == ["1.00x", "needs a GPU"]
     assert [len(axes.patches) for axes in figure.axes] == [1, 0]
 
 
 def test_a_slower_step_has_a_colour_of_its_own():
-    [ladder] = compare.ladders([make_result(windows=FAST), make_result("01_amp", windows=SLOW)])
+    [ladder] = rounds.ladders([make_result(windows=FAST), make_result("01_amp", windows=SLOW)])
     assert figures.colour_of(ladder.rows[1].relative) == figures.SLOWER
     assert texts_of(figures.ladder_figure(ladder)) == ["1.00x", "0.50x", "0.50x"]
 
 
 def test_a_figure_of_one_step_has_its_bar():
-    assert texts_of(figures.ladder_figure(compare.ladders([make_result()])[0])) == ["1.00x"]
+    assert texts_of(figures.ladder_figure(rounds.ladders([make_result()])[0])) == ["1.00x"]
 
 
 def test_error_bars_reach_from_the_middle():
@@ -89,7 +89,7 @@ def test_error_bars_reach_from_the_middle():
 
 
 def svg_of(results):
-    return figures.svg_text(figures.ladder_figure(compare.ladders(results)[0]))
+    return figures.svg_text(figures.ladder_figure(rounds.ladders(results)[0]))
 
 
 def test_an_svg_does_not_depend_on_the_last_digits_of_a_float():
@@ -105,7 +105,7 @@ def test_an_svg_does_not_depend_on_the_last_digits_of_a_float():
 
 
 def test_an_svg_has_short_coordinates_and_no_hashes_of_them():
-    figure = figures.ladder_figure(compare.ladders([make_result()])[0])
+    figure = figures.ladder_figure(rounds.ladders([make_result()])[0])
     svg = figures.svg_text(figure)
     ids = [element.get("id") for element in ElementTree.fromstring(svg).iter() if element.get("id")]
     assert len(ids) == len(set(ids))

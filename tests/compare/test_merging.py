@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from support import make_result
 
-from walkthrough.compare.merging import merged, merged_clocks
+from walkthrough.compare.rounds import merged, merged_clocks
 from walkthrough.results import result as record
 from walkthrough.results.result import GpuClocks
 

@@ -8,8 +8,8 @@ from support import make_result
 
 from walkthrough.compare import pace
 from walkthrough.compare.pace import Pace, duration
-from walkthrough.compare.rounds import Schedule
 from walkthrough.compare.runner import Outcome
+from walkthrough.compare.tour import Schedule
 
 SCRIPTS = [Path("steps/00_a.py"), Path("steps/01_b.py"), Path("steps/02_c.py")]
 NAMES = [script.stem for script in SCRIPTS]

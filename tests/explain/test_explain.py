@@ -16,8 +16,8 @@ from support import ROOT, assert_refused, make_result, run_program, write_run
 from support.trace_builder import V100, TraceBuilder, two_steps
 
 from walkthrough.cli import main
-from walkthrough.compare import compare
 from walkthrough.compare import predictions as predicted
+from walkthrough.compare import rounds
 from walkthrough.compare.statistics import SAME, Ratio
 from walkthrough.explain import command as explain
 from walkthrough.explain import text as written
@@ -676,7 +676,7 @@ def test_compare_shows_the_gpu_use_from_the_traces(tmp_path, capsys):
 
 def test_a_cpus_runs_need_no_trace_to_compare(tmp_path):
     results = [make_result(device_type="cpu")]
-    assert compare.gpu_use(tmp_path, results) == ({}, [])
+    assert rounds.gpu_use(tmp_path, results) == ({}, [])
 
 
 def test_no_number_is_printed_that_says_nothing(run, tmp_path):

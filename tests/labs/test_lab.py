@@ -2,16 +2,16 @@
 
 import io
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
 from support import run_program
 
 from common.options import Defaults, step_options
-from labs.shared.study import Claim, Measuring, NotMeasured, cell_text, lab_options, read, report, show
-from walkthrough.compare.kept import path_of
-from walkthrough.compare.statistics import Mean, Ratio
+from labs.shared.study import lab_options, measurements, report
+from walkthrough.compare.statistics import Ratio
+from walkthrough.compare.study import Claim, NotMeasured, kept_path, read, show
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
@@ -97,9 +97,9 @@ def test_a_studys_folder_is_its_own_in_the_log_folder(options, tmp_path):
 
 
 def test_a_measurement_is_a_process_of_its_own_and_is_kept(options, program, capsys):
-    first = Measuring("mine", options, program)
+    first = measurements("mine", options, program)
     assert first.measure("squared", number=3, count="x") == {"square": 9, "model": "small"}
-    again = Measuring("mine", options, program)  # as after a cut
+    again = measurements("mine", options, program)  # as after a cut
     assert again.measure("squared", number=3, count="x") == {"square": 9, "model": "small"}
     assert again.measure("squared", number=4, count="y")["square"] == 16
     assert (options.logdir / "calls").read_text() == "xy"
@@ -115,10 +115,10 @@ FAILURES = {
 
 @pytest.mark.parametrize(("what", "why"), FAILURES.items())
 def test_what_cannot_be_measured_says_why_and_is_tried_again(options, program, what, why):
-    measuring = Measuring("mine", options, program)
+    measuring = measurements("mine", options, program)
     with pytest.raises(NotMeasured, match=why):
         measuring.measure(what)
-    assert measuring.kept.values == {}
+    assert measuring.values == {}
 
 
 def result(options, program, **tables):
@@ -126,13 +126,13 @@ def result(options, program, **tables):
         Claim("faster", "Half precision is faster.", 1.4, 1.3, 1.5, True),
         Claim("b", "B.", None, None, None, None),
     ]
-    return Measuring("mine", options, program).study(tables, claims, ["no GPU: nothing waits"])
+    return measurements("mine", options, program).study(tables, claims, ["no GPU: nothing waits"])
 
 
 def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, program):
-    measuring = Measuring("mine", options, program)
+    measuring = measurements("mine", options, program)
     measuring.measure("squared", number=2)
-    assert path_of(options.logdir, "mine", options.quick).exists()
+    assert kept_path(options.logdir, "mine", options.quick).exists()
     study = result(options, program, speed=[{"workers": 0, "step ms": 104.0, "ratio": Ratio(1.4, 1.3, 1.5, 3)}])
     report(study, options)
     path = options.logdir / "study.json"
@@ -146,11 +146,11 @@ def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, p
     ratio = {"ratio": 1.4, "low": 1.3, "high": 1.5, "rounds": 3}
     assert value["tables"] == {"speed": [{"workers": 0, "step ms": 104.0, "ratio": ratio}]}
     assert read(path) == study
-    assert not path_of(options.logdir, "mine", options.quick).exists()
+    assert not kept_path(options.logdir, "mine", options.quick).exists()
 
 
 def test_a_study_that_cannot_be_written_loses_nothing(options, program, monkeypatch):
-    measuring = Measuring("mine", options, program)
+    measuring = measurements("mine", options, program)
     measuring.measure("squared", number=2)
 
     def full(path, value):
@@ -160,7 +160,7 @@ def test_a_study_that_cannot_be_written_loses_nothing(options, program, monkeypa
     monkeypatch.setattr(record, "write_json", full)
     with pytest.raises(InputError, match="no space left"):
         report(study, options)
-    assert len(Measuring("mine", options, program).kept.values) == 1
+    assert len(measurements("mine", options, program).values) == 1
 
 
 def test_a_smoke_run_does_not_replace_a_whole_study(options, program, defaults, tmp_path):
@@ -199,26 +199,14 @@ def test_tables_claims_and_notes_are_printed(options, program):
     assert "No GPU: nothing waits." in printed
 
 
-CELLS = [
-    (None, "-"), (True, "yes"), (128, "128"), (1.23456, "1.23"), (44512.3, "44512"), (0.000123, "0.000123"),
-    (asdict(Ratio(1.4, 1.3, 1.5, 3)), "1.40x (1.30-1.50)"), (asdict(Ratio(1.4, 0.9, 1.9, 3)), "~1.40x (0.90-1.90)"),
-    (asdict(Mean(0.5, 0.25, 0.75, 3)), "0.5 (0.25 to 0.75)"), (asdict(Mean(0.5, None, None, 1)), "0.5"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("value", "text"), CELLS)
-def test_a_cell_shows_three_digits_and_intervals(value, text):
-    assert cell_text(value) == text
-
-
 def test_reading_a_study_needs_no_torch(tmp_path):
     finished = run_program("-c", "import sys, labs.shared.study; print('torch' in sys.modules)")
     assert finished.stdout.strip() == "False"
 
 
 def test_several_measurements_come_in_their_order_and_what_failed_is_none(options, program):
-    measuring = Measuring("mine", options, program)
+    measuring = measurements("mine", options, program)
     settings = [{"number": number, "count": "x"} for number in (4, 2, 3)]
     assert [answer["square"] for answer in measuring.several("squared", settings, processes=2)] == [16, 4, 9]
     assert measuring.several("refused", [{}, {}], processes=2) == [None, None]
-    assert len(Measuring("mine", options, program).kept.values) == 3
+    assert len(measurements("mine", options, program).values) == 3

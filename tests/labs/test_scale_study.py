@@ -24,7 +24,7 @@ from common.timing import Plan
 from labs.scale import audit, batches, jpegs, measure, order, published, scaling, study, sweep, tables, train, training
 from labs.scale.measure import EACH, ENGINES, LAST, NEVER, PIPELINES, SHARDS
 from labs.shared import checkpoints
-from labs.shared.study import Measuring, NotMeasured, read
+from walkthrough.compare.study import Measurements, NotMeasured, read
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import write_json
 
@@ -408,7 +408,7 @@ def studied(drawn, tmp_path, monkeypatch, capsys):
                 raise NotMeasured(reason)
             return json.loads(json.dumps(ANSWERS[what](**settings)))
 
-        monkeypatch.setattr(Measuring, "measure", answer)
+        monkeypatch.setattr(Measurements, "measure", answer)
         monkeypatch.setattr(study, "usable_cores", lambda: cores)
         base = ["--device", "cpu", "--model", "w8", "--data", str(drawn), "--logdir", str(tmp_path)]
         monkeypatch.setattr(sys, "argv", ["study.py", *base, *words])

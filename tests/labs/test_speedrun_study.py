@@ -8,9 +8,10 @@ import pytest
 import torch
 from support import ROOT
 
-from labs.shared.study import Measuring, NotMeasured, read
+from labs.shared.study import measurements
 from labs.speedrun import heads, measure, plans, study, tables
 from labs.speedrun.race import FILE, Race
+from walkthrough.compare.study import Measurements, NotMeasured, read
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
@@ -46,7 +47,7 @@ def small(few_digits, tmp_path, monkeypatch):
     def here(self, what, **settings):
         return json.loads(json.dumps(getattr(measure, what)(self.options, **settings)))
 
-    monkeypatch.setattr(Measuring, "measure", here)
+    monkeypatch.setattr(Measurements, "measure", here)
     monkeypatch.setattr(torch, "compile", lambda function: function)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     short = plans.Setting(0.05, 16, "w4", 8, {NAIVE: plans.Plan(2, 0.1)})
@@ -90,7 +91,7 @@ def test_without_the_naive_race_there_is_no_study(small, tmp_path, monkeypatch, 
     def gone(self, what, **settings):
         raise NotMeasured("the disk is gone")
 
-    monkeypatch.setattr(Measuring, "measure", gone)
+    monkeypatch.setattr(Measurements, "measure", gone)
     with pytest.raises(SystemExit) as ended:
         study.main()
     assert ended.value.code == 2
@@ -232,7 +233,7 @@ def a_study(tmp_path):
     options = replace(measure_options(tmp_path), quick=False)
     ladder = tables.ladder_rows(races_of(s00=[30, 32, None], s15=[None, None, 1]))
     setting = [{"data": "digits", "target %": 98.0}]
-    return Measuring("speedrun", options, ROOT / "none.py").study({"setting": setting, "ladder": ladder}, [], [])
+    return measurements("speedrun", options, ROOT / "none.py").study({"setting": setting, "ladder": ladder}, [], [])
 
 
 def measure_options(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from support.recorded import TRACE, edit, edit_trace, tree
 
-from walkthrough.compare import rounds
+from walkthrough.compare import tour
 from walkthrough.records import page
 from walkthrough.results import result
 
@@ -70,7 +70,7 @@ def without_effect(folder, step):
     (folder / step / "runs" / "2.json").unlink()
     edit(folder / step / "runs" / "1.json", lambda value: value.update(needs="bf16 units"))
     result.write_result(folder / step / "runs" / "1.json", result.read_result(folder / step / "runs" / "1.json"))
-    rounds.sum_up(folder / step)
+    tour.sum_up(folder / step)
     page.write_page(folder)
 
 

@@ -14,7 +14,7 @@ from support.results import make_limit
 from support.trace_builder import TraceBuilder
 
 from walkthrough.cli import main
-from walkthrough.compare.merging import merged
+from walkthrough.compare.rounds import merged
 from walkthrough.records import allowed, check, page
 from walkthrough.results import privacy, result
 from walkthrough.results.errors import InputError, printable

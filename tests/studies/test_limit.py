@@ -44,7 +44,7 @@ from studies.limit import (
     read,
 )
 from walkthrough.cli import main
-from walkthrough.compare import compare, isolated, roofs, table
+from walkthrough.compare import isolated, ladder, roofs, rounds
 from walkthrough.compare.figures import save
 from walkthrough.compare.roofs import Peak, StepBytes
 from walkthrough.results import result as record
@@ -1139,8 +1139,8 @@ def test_a_gpu_is_chosen_before_anything_runs_on_it(tmp_path, monkeypatch):
 
 
 def ladder_text(limit, **changes):
-    ladders = compare.ladders([make_result(), make_result("01_amp", windows=(200.0,) * 5)])
-    return shown(lambda ladders, to: table.print_ladders(ladders, to, limit=limit), ladders, **changes)
+    ladders = rounds.ladders([make_result(), make_result("01_amp", windows=(200.0,) * 5)])
+    return shown(lambda ladders, to: ladder.print_ladders(ladders, to, limit=limit), ladders, **changes)
 
 
 def test_compare_shows_each_step_s_share_of_the_limit():
@@ -1161,15 +1161,15 @@ def test_two_gpus_have_two_limits_and_two_processes_on_a_cpu_share_one(device_ty
 
 def test_compare_shows_each_step_s_share_of_both_measured_peaks():
     known = make_limit(flops_per_image=10**6, step_bytes=[StepBytes("bfloat16", 0.0, 3e5)], precision="bfloat16")
-    ladders = compare.ladders([make_result(), make_result("01_amp", windows=(200.0,) * 5, precision="bfloat16")])
-    text = shown(lambda ladders, to: table.print_ladders(ladders, to, limit=known), ladders, 300)
+    ladders = rounds.ladders([make_result(), make_result("01_amp", windows=(200.0,) * 5, precision="bfloat16")])
+    text = shown(lambda ladders, to: ladder.print_ladders(ladders, to, limit=known), ladders, 300)
     rows = [line.split() for line in text.splitlines() if line.startswith("0")]
     assert {"60.0%", "20.0%"} <= {*rows[1]}  # of 1e8 B/s and of 1e9 FLOP/s
     assert rows[0].count("-") == 2
     for words in ("% of arithmetic", "% of memory", "as a share of the measured peaks"):
         assert words in text
     assert "memory roof" not in ladder_text(make_limit())  # what an earlier version measured
-    json_rows = compare.comparison(ladders, known)["rows"]
+    json_rows = rounds.comparison(ladders, known)["rows"]
     assert [row["share_of_memory_roof"] for row in json_rows] == [None, pytest.approx(0.6)]
     assert [row["share_of_arithmetic_peak"] for row in json_rows] == [None, pytest.approx(0.2)]
 

@@ -5,7 +5,7 @@ import json
 
 from support.results import make_result
 from support.trace_builder import TraceBuilder
-from walkthrough.compare.merging import merged
+from walkthrough.compare.rounds import merged
 from walkthrough.records import page
 from walkthrough.results import result as record
 from walkthrough.results.environment import Environment

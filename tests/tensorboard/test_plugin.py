@@ -12,7 +12,7 @@ from support.trace_builder import two_steps
 from werkzeug import wrappers
 from werkzeug.test import Client
 
-from walkthrough.compare import compare
+from walkthrough.compare import rounds
 from walkthrough.tensorboard import plugin
 from walkthrough.tensorboard.plugin import guarded, host_of, is_allowed
 from walkthrough.trace.steps import ROLES
@@ -103,14 +103,14 @@ def test_one_ladder_that_fails_is_named_and_the_others_are_answered(tmp_path, mo
     for folder, step in (("good", "00_a"), ("good", "01_b"), ("bad", "00_a"), ("bad", "01_worse")):
         write_run(tmp_path / folder, make_result(step))
     write_run(tmp_path / "bad", make_result("02_other", model="another"))
-    ladder = compare.ladder
+    ladder = rounds.ladder
 
     def fails(group, rounds):
         if group[-1].step == "01_worse":
             raise OverflowError("too large")
         return ladder(group, rounds)
 
-    monkeypatch.setattr(compare, "ladder", fails)
+    monkeypatch.setattr(rounds, "ladder", fails)
     tab = plugin.WalkthroughPlugin(SimpleNamespace(logdir=str(tmp_path), flags=None))
     try:
         answer = Client(tab.get_plugin_apps()["/ladders"]).get("/ladders").json

@@ -16,8 +16,8 @@ from support.board import PROFILER, WALKTHROUGH, distributed_traces, fill, tenso
 from support.trace_builder import two_steps
 
 from walkthrough.compare import roofs
-from walkthrough.compare.compare import ladders
 from walkthrough.compare.roofs import StepBytes
+from walkthrough.compare.rounds import ladders
 from walkthrough.results import result
 from walkthrough.tensorboard import plugin
 from walkthrough.trace.analysis import analyze

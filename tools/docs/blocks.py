@@ -8,21 +8,23 @@ import difflib
 import re
 import statistics
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
-from labs.shared.study import claim_rows
 from tools.docs import figures, mysteries, others, screenshots, strips
-from tools.docs.page_tables import TABLES, of_rows
+from tools.docs.page_tables import COMMANDS, TABLES, stored
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
-from walkthrough.compare import markdown, runner
-from walkthrough.compare.compare import Ladder, half_spread
-from walkthrough.compare.compare import Row as LadderRow
-from walkthrough.compare.markdown import code, escaped
+from walkthrough.compare import runner
+from walkthrough.compare.markdown import ladder_table
 from walkthrough.compare.predictions import Prediction
 from walkthrough.compare.published import DEVICE, MODEL, PUBLISHED
+from walkthrough.compare.rounds import Ladder, half_spread
+from walkthrough.compare.rounds import Row as LadderRow
+from walkthrough.compare.study import claim_rows
+from walkthrough.compare.table import Table, code, escaped, markdown_table
 from walkthrough.explain.text import sentence
 from walkthrough.records import samples
 from walkthrough.results.environment import ROOT
@@ -105,7 +107,7 @@ def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     if words:
         sample = others.STRETCHES[before].sample
         says = [f"$ walkthrough explain logs/samples/{sample}", *others.read_samples().says[sample]]
-    draw = (lambda: strips.before_after(*titled, says)) if after else (lambda: strips.strip(*titled[0]))
+    draw = partial(strips.before_after, titled[0], titled[-1], says) if after else partial(strips.strip, *titled[0])
     parts = [
         f"{title}: {strips.facts(one)}" + (f", {kernels}" if (kernels := strips.kernels_in_words(one)) else "")
         for one, title in titled
@@ -181,7 +183,7 @@ def number(course: Course, step: str) -> str:
     row, at = shown.row(step), shown.steps.index(step)
     rows = [*filter(None, [shown.ladder.before(row)]), row]
     steps = [row.result.step for row in rows]
-    table = markdown.ladder_table(shown.ladder, shown.limit, steps, gains=False)
+    table = ladder_table(shown.ladder, shown.limit, steps, gains=False)
     skipped = steps[0] if steps[0] != shown.steps[max(0, at - 1)] else ""
     return "\n\n".join(filter(None, (table, course.measured, _gain(rows, skipped), _published(step))))
 
@@ -245,7 +247,7 @@ def profile(course: Course, step: str) -> str:
         f"`python -m walkthrough explain --all {_path(course, step)}` shows, for "
         f"{counted(len(steps.names), 'typical step', 'typical steps')}:",
         "",
-        markdown.table(["part of a step", ">time", ">share"], rows),
+        markdown_table(["part of a step", ">time", ">share"], rows),
         "",
         course.measured,
         "",
@@ -302,7 +304,7 @@ def change(course: Course, before: str, after: str) -> str:
     roles = [role for role in parts[before] if parts[before][role] > 0 or parts[after][role] > 0]
     rows = [[role, f"{parts[before][role]:.3f}", f"{parts[after][role]:.3f}"] for role in roles]
     rows.append(["all", f"{sum(parts[before].values()):.3f}", f"{sum(parts[after].values()):.3f}"])
-    table = markdown.table(["ms per image, traced", f">`{before}`", f">`{after}`"], rows)
+    table = markdown_table(["ms per image, traced", f">`{before}`", f">`{after}`"], rows)
     return f"{table}\n\n{course.measured}"
 
 
@@ -327,7 +329,7 @@ def busiest(course: Course, step: str, what: str = "") -> str:
             ">share",
         ]
         rows = [[code(one.name, 70), str(one.count), time_text(one.us), f"{one.us / total:.1%}"] for one in longest]
-    return f"{markdown.table(headers, rows[:LISTED])}\n\n{course.measured}"
+    return f"{markdown_table(headers, rows[:LISTED])}\n\n{course.measured}"
 
 
 def explain(course: Course, name: str) -> str:
@@ -380,7 +382,7 @@ def chapters(course: Course) -> str:
     ]
     headers = ["chapter", "the question", f">gain here, {escaped(base.device)}", f">published, {DEVICE}"]
     return (
-        f"{markdown.table(headers, rows)}\n\n*Gain over the step before. Here: {escaped(base.model)} at "
+        f"{markdown_table(headers, rows)}\n\n*Gain over the step before. Here: {escaped(base.model)} at "
         f"{base.image_size} px, 95 % interval of {course.shown.run_count} runs; `~`: no measurable difference. "
         "Published: MobileNetV2 at 224 px, one run, no spread, from traced steps.*"
     )
@@ -408,7 +410,7 @@ def results(course: Course) -> str:
     original = [f"{DEVICE} *(others')*", f"{MODEL}, 224 px", f"{first.images_per_second:,.0f}", f"`{step}`"]
     rows.append([*original, f"{published.relative:.2f}x", "1", "published; no spread, from traced steps"])
     speed, gained = ">baseline, images/s", "last step that gained"
-    return markdown.table(["machine", "model", speed, gained, ">times the baseline", ">rounds", "recorded"], rows)
+    return markdown_table(["machine", "model", speed, gained, ">times the baseline", ">rounds", "recorded"], rows)
 
 
 def _last_that_gained(ladder: Ladder) -> LadderRow:
@@ -485,9 +487,11 @@ def _keep(prediction: Prediction) -> str:
 
 
 def table(course: Course, of: str, name: str, *words: str) -> str:
-    """A table: of a lab's study ("labs/NAME"; "claims" are one, "notes" a list), or one of `TABLES`."""
+    """A table: of a lab's study ("labs/NAME"; "claims" are one, "notes" a list), of another study, or of `TABLES`."""
     if (of, name) in TABLES:
         return TABLES[of, name](course, *words)
+    if of in COMMANDS:
+        return stored(course, of, name)
     if not of.startswith("labs/"):
         raise InputError(f"there is no table {name} of {of}")
     study = course.lab(of.removeprefix("labs/"))
@@ -496,7 +500,7 @@ def table(course: Course, of: str, name: str, *words: str) -> str:
     if name == "notes":
         return "\n".join(f"- {escaped(note[0].upper() + note[1:])}." for note in study.notes)
     rows = claim_rows(study.claims) if name == "claims" else study.tables.get(name)
-    return of_rows(rows) if rows else "*Not measured on this device.*"
+    return Table(name, rows).markdown() if rows else "*Not measured on this device.*"
 
 
 BLOCKS: dict[str, Callable[..., str]] = {

@@ -17,6 +17,7 @@ from studies import effects, limit, sweep
 from studies.ablation import Ablation
 from studies.limit import Limit
 from studies.sweep import Sweep
+from tools.docs.gpu_memory import Fit
 from tools.docs.recorded import Recorded
 from walkthrough.compare.figures import (
     GREY,
@@ -31,7 +32,8 @@ from walkthrough.compare.figures import (
     step_label,
     styled,
 )
-from walkthrough.compare.gpu_memory import KINDS, Fit
+from walkthrough.compare.study import Row
+from walkthrough.memory.tracker import KINDS
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.memory import thinned
 
@@ -54,7 +56,6 @@ LEGEND = {"frameon": False, "labelcolor": GREY}
 
 Drawing = tuple[Callable[[], Figure], str]  # draws a figure, and its alternative text
 Parts = Mapping[str, Mapping[str, float]]  # {bar: {part: value}}
-Row = Mapping[str, Any]  # of a table: {header: text, number, None, or an interval as a dictionary}
 
 
 def ladder(recorded: Recorded) -> Drawing:
@@ -268,19 +269,19 @@ def stack(parts: Parts, title: str, colours: Mapping[str, str] | None = None) ->
 
 # Plots of any table, by the form that a page names. Its first column of texts names what is drawn; of the other
 # columns one may be named. `value` of a cell: of an interval its middle.
-def _middle(cell: Any) -> float | None:
+def _middle(cell: Any) -> Any:
     return cell.get("mean", cell.get("ratio")) if isinstance(cell, dict) else cell
 
 
 def _ends(cell: Any) -> tuple[float, float]:
     """The interval of a cell; of one measurement there is none, so both are its middle."""
     middle = _middle(cell)
-    return tuple(middle if cell.get(end) is None else cell[end] for end in ("low", "high"))
+    return (middle, middle) if cell.get("low") is None else (cell["low"], cell["high"])
 
 
-def _texts(rows: Sequence[Row]) -> str | None:
-    """The first column of texts."""
-    return next((name for name, cell in rows[0].items() if isinstance(cell, str)), None)
+def _texts(rows: Sequence[Row]) -> str:
+    """The first column of texts; "" where there is none."""
+    return next((name for name, cell in rows[0].items() if isinstance(cell, str)), "")
 
 
 def _numbers(rows: Sequence[Row]) -> list[str]:
@@ -290,7 +291,7 @@ def _numbers(rows: Sequence[Row]) -> list[str]:
 
 def bars(rows: Sequence[Row], column: str = "") -> Figure:
     """A bar for each row, with its interval where it has one; of ratios a line at 1."""
-    label, column = _texts(rows) or "", column or _numbers(rows)[0]
+    label, column = _texts(rows), column or _numbers(rows)[0]
     rows = [row for row in rows if row[column] is not None]
     figure = Figure(figsize=(8, 0.9 + 0.34 * len(rows)), layout="constrained")
     axes, values = figure.subplots(), [_middle(row[column]) for row in rows]
@@ -341,7 +342,7 @@ def errors(rows: Sequence[Row], over: str) -> Figure:
 
     In equal steps of the error's logarithm, since all are near 100 % at the end.
     """
-    label, column = _texts(rows) or "", next(name for name in rows[0] if name.endswith("%"))
+    label, column = _texts(rows), next(name for name in rows[0] if name.endswith("%"))
     figure = Figure(figsize=(8, 4.4), layout="constrained")
     axes, least = figure.subplots(), 0.05  # % that has a place
     for number, name in enumerate(dict.fromkeys(row[label] for row in rows)):
@@ -364,7 +365,7 @@ def errors(rows: Sequence[Row], over: str) -> Figure:
 
 def scatter(rows: Sequence[Row], column: str) -> Figure:
     """A row for each text, a dot for each of its values on a logarithmic axis; those without one are counted."""
-    label = _texts(rows) or ""
+    label = _texts(rows)
     names = list(dict.fromkeys(row[label] for row in rows))[::-1]
     figure = Figure(figsize=(8, 0.6 + 0.28 * len(names)), layout="constrained")
     axes, edge = figure.subplots(), 2 * max((row[column] for row in rows if row[column]), default=1.0)
@@ -393,7 +394,7 @@ def stacks(rows: Sequence[Row], unit: str) -> Figure:
 
 
 def _parts(rows: Sequence[Row]) -> Parts:
-    return {row[_texts(rows) or ""]: {name: row[name] for name in _numbers(rows)} for row in rows}
+    return {row[_texts(rows)]: {name: row[name] for name in _numbers(rows)} for row in rows}
 
 
 def areas(panels: Mapping[str, Sequence[Row]], unit: str) -> Figure:

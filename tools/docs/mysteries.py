@@ -25,9 +25,8 @@ import numpy as np
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.verdict import gain_text
-from walkthrough.compare import markdown
-from walkthrough.compare.markdown import code, escaped
 from walkthrough.compare.statistics import Ratio
+from walkthrough.compare.table import code, escaped, markdown_table
 from walkthrough.records.samples import sha256
 from walkthrough.results import privacy
 from walkthrough.results import result as record
@@ -147,7 +146,7 @@ def mystery(course: object, name: str, cost: str, *operators: str) -> str:
         f"*{escaped(item.title)}* ({gain_text(item) or 'the gain cannot be estimated here'})"
         for item in advise(shown).advice[:2]
     ]
-    table = markdown.table([f"trace {name}", "figure"], rows)
+    table = markdown_table([f"trace {name}", "figure"], rows)
     return f"{table}\n\n`explain` lists first: {'; then '.join(listed)}."
 
 

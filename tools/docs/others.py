@@ -19,9 +19,9 @@ from tools.docs.strips import STEPPING, TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
-from walkthrough.compare.markdown import escaped, table
 from walkthrough.compare.predictions import Prediction, cells
 from walkthrough.compare.statistics import Ratio, of_windows
+from walkthrough.compare.table import escaped, markdown_table
 from walkthrough.explain.text import sentence, text, verdict
 from walkthrough.records import samples
 from walkthrough.results import result
@@ -216,7 +216,7 @@ def section(others: Others) -> list[str]:
         "interval over these few steps. Each is one run, under the profiler: the interval says nothing of how runs",
         "vary. *Of all steps*: with the outlying ones.",
         "",
-        table(headers, rows),
+        markdown_table(headers, rows),
         "",
         f"Computed on {others.computed[:10]} at commit {others.git}, by `python -m tools.docs.others FOLDER`.",
         "",

@@ -4,38 +4,27 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
-from labs.memory.published import MEMORY
-from labs.shared.study import Row, cell_text
 from studies import effects, sweep
 from studies import input as input_study
 from studies import limit as limit_study
-from studies import overhead as overhead_study
 from studies.ablation import Ablation
 from studies.input import InputLimit
 from studies.limit import Limit
-from studies.overhead import Overhead
+from studies.study import title
 from studies.sweep import Sweep
-from tools.docs import others, strips
+from tools.docs import gpu_memory, others, strips
 from tools.docs.recorded import Course
-from walkthrough.compare import markdown
 from walkthrough.compare.figures import ladder_title
-from walkthrough.compare.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
-from walkthrough.compare.markdown import code, escaped
+from walkthrough.compare.markdown import ladder_table
 from walkthrough.compare.published import PUBLISHED
 from walkthrough.compare.summary import intervals, summary
-from walkthrough.memory.record import GPUS
+from walkthrough.compare.table import Table, code, escaped, markdown_table
 from walkthrough.records import samples
+from walkthrough.results.errors import InputError
 from walkthrough.terminal import size_text
-
-
-def of_rows(rows: Sequence[Row]) -> str:
-    """Rows as a Markdown table, a column for each key of the first; columns of numbers are right-aligned."""
-    texts = {name: any(isinstance(row.get(name), str) for row in rows) for name in rows[0]}
-    headers = [("" if is_text else ">") + escaped(name) for name, is_text in texts.items()]
-    return markdown.table(headers, ([escaped(cell_text(row.get(name))) for name in rows[0]] for row in rows))
 
 
 def _ladders(course: Course) -> str:
@@ -44,7 +33,7 @@ def _ladders(course: Course) -> str:
     for recorded in course.records:
         parts += [
             f"### {escaped(ladder_title(recorded.ladder))}",
-            markdown.ladder_table(recorded.ladder, recorded.limit),
+            ladder_table(recorded.ladder, recorded.limit),
             f"**{escaped(summary(recorded.ladder))}** {intervals(recorded.ladder)}",
             f"[The record]({course.to_logs}/{recorded.folder.name}/README.md).",
         ]
@@ -64,8 +53,8 @@ def _transfers(course: Course) -> str:
         rows.append([f"`{result.step}`", str(result.batch_size), per_batch, per_image, copied, bandwidth])
     headers = ["step", ">batch", ">per batch", ">per image", ">copied per step", ">bandwidth"]
     if any_copy:
-        return f"{markdown.table(headers, rows)}\n\n{course.measured}"
-    table = markdown.table(headers[:4], [cells[:4] for cells in rows])
+        return f"{markdown_table(headers, rows)}\n\n{course.measured}"
+    table = markdown_table(headers[:4], [cells[:4] for cells in rows])
     return f"{table}\n\n{course.measured} No trace shows a copy to a device."
 
 
@@ -75,7 +64,7 @@ def _first_steps(course: Course) -> str:
     for row in course.shown.ladder.rows:
         seconds = course.shown.first_run(row.result.step).first_step_seconds
         rows.append([f"`{row.result.step}`", f"{seconds:.1f}", f"{row.result.step_ms.median / 1e3:.2f}"])
-    return markdown.table(["step", ">first step, s", ">later step, s"], rows) + f"\n\n{course.measured}"
+    return markdown_table(["step", ">first step, s", ">later step, s"], rows) + f"\n\n{course.measured}"
 
 
 def _original(course: Course) -> str:
@@ -91,7 +80,7 @@ def _original(course: Course) -> str:
         ]
         for step, row in PUBLISHED.items()
     ]
-    return markdown.table(["step", ">batch", ">memory GB", ">step ms", ">images/s", ">vs baseline"], rows)
+    return markdown_table(["step", ">batch", ">memory GB", ">step ms", ">images/s", ">vs baseline"], rows)
 
 
 def _samples(course: Course) -> str:
@@ -107,7 +96,7 @@ def _samples(course: Course) -> str:
         for sample in every.samples
         for licence in [every.licences[sample.source]]
     ]
-    return markdown.table(["folder", "GPU", "what", "from, licence"], rows)
+    return markdown_table(["folder", "GPU", "what", "from, licence"], rows)
 
 
 def _of_samples(values: Mapping[str, Mapping[str, float]], what: str) -> str:
@@ -115,7 +104,7 @@ def _of_samples(values: Mapping[str, Mapping[str, float]], what: str) -> str:
     parts = sorted({part for us in values.values() for part in us}, key=lambda part: -max(_all(values, part)))
     rows = [[part, *(f"{us / 1e3:.1f}" for us in _all(values, part))] for part in parts if max(_all(values, part)) > 50]
     rows.append(["all", *(f"{sum(us.values()) / 1e3:.1f}" for us in values.values())])
-    return markdown.table([what, *(f">{name}" for name in values)], rows)
+    return markdown_table([what, *(f">{name}" for name in values)], rows)
 
 
 def _all(values: Mapping[str, Mapping[str, float]], part: str) -> list[float]:
@@ -143,10 +132,28 @@ def _kernels(course: Course, *names: str) -> str:
 COMMANDS = {"limit": "limit", "input": "limit --input", "ablation": "ablate", "overhead": "overhead", "sweep": "sweep"}
 
 
-def _of_study(name: str, paragraphs: Callable[[Any], list[str]], course: Course) -> str:
-    result, base = course.shown.study(name), course.shown.ladder.baseline
+def stored(course: Course, name: str, of: str) -> str:
+    """A table of a study, and what follows from it; with its first table what it was measured with, and its notes."""
+    result = course.shown.study(name)
     if result is None:
-        return f"*Not recorded on {escaped(base.device)}: `python -m walkthrough {COMMANDS[name]}`.*"
+        return _not_recorded(course, name)
+    if of not in getattr(result, "tables", {}):
+        raise InputError(f"there is no table {of} of {name}")
+    parts = [Table(of, result.tables[of], result.conclusions.get(of, ())).markdown()]
+    if of == next(iter(result.tables)):
+        parts = [f"{escaped(title(result))}.", *parts, *_notes(result.notes)]
+    return "\n\n".join([*parts, course.measured_again])
+
+
+def _not_recorded(course: Course, name: str) -> str:
+    device = escaped(course.shown.ladder.baseline.device)
+    return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[name]}`.*"
+
+
+def _of_study(name: str, paragraphs: Callable[[Any], list[str]], course: Course) -> str:
+    result = course.shown.study(name)
+    if result is None:
+        return _not_recorded(course, name)
     text = "\n\n".join(paragraphs(result))
     return f"{text}\n\n{course.measured_again}" if "|--" in text else text
 
@@ -184,25 +191,11 @@ def _pairs(ablation: Ablation) -> list[str]:
     return [_table(effects.pairs_table(pairs)), *_plain(lines)]
 
 
-def _overhead(result: Overhead) -> list[str]:
-    return [
-        _settings(result),
-        f"{result.runs} interleaved runs of {result.steps} each.",
-        _table(overhead_study.modes_table(result)),
-        f"**{escaped(overhead_study.verdict(result))}**",
-        *(
-            f"*{escaped(mode.name)}* was not measured: {escaped(mode.not_measured)}."
-            for mode in result.modes
-            if mode.not_measured is not None
-        ),
-    ]
-
-
 def _sweep(result: Sweep) -> list[str]:
     return [_table(sweep.cells_table(result)), *_notes(result.notes)]
 
 
-def _settings(result: Limit | Overhead) -> str:
+def _settings(result: Limit) -> str:
     setup = result.setup
     return f"{escaped(setup.model)}, batch {result.batch_size}, {setup.image_size} px, {escaped(result.precision)}."
 
@@ -219,90 +212,11 @@ def _plain(lines: Sequence[Text]) -> list[str]:
     return [escaped(line.plain) for line in lines]
 
 
-def _table(table: Table) -> str:
+def _table(table: RichTable) -> str:
     """A rich table as Markdown."""
     headers = [(">" if column.justify == "right" else "") + escaped(str(column.header)) for column in table.columns]
     columns = [[escaped(Text.from_markup(str(cell)).plain) for cell in column.cells] for column in table.columns]
-    return markdown.table(headers, zip(*columns, strict=True))
-
-
-def _of_fit(block: Callable[..., str], course: Course, *words: str) -> str:
-    if course.fit is None:
-        return "*Not recorded: `python -m walkthrough fit --memory --logdir logs/reference`.*"
-    return block(course.fit, course, *words)
-
-
-def _fit_programs(fit: Fit, course: Course, *names: str) -> str:
-    """Every program, or those named, with its own settings: what it allocates at the peak, by kind, and reserves."""
-    rows = [
-        [
-            _name(one),
-            str(one.batch_size),
-            one.precision,
-            *(_gb(size) for size in (one.peak_bytes, *one.by_kind.values(), one.reserved_bytes)),
-        ]
-        for one in fit.predictions
-        if not one.words and (not names or one.program in names)
-    ]
-    headers = ["program", ">batch", "precision", ">peak GB", *(f">{kind}" for kind in KINDS), ">reserved GB"]
-    if names:
-        return f"{markdown.table(headers, rows)}\n\n*Predicted by `fit` for {fit.predictions[0].model}, not measured.*"
-    failed = [f"{code(program)} is not predicted: {escaped(why)}." for program, why in fit.failed.items()]
-    return "\n\n".join([markdown.table(headers, rows), *failed, f"*torch {escaped(fit.environment.torch)}.*"])
-
-
-def _fit_published(fit: Fit, course: Course) -> str:
-    """Beside every published figure: what is predicted, the way that figure counts."""
-    rows = []
-    for one in MEMORY:
-        known = fit.find(one.program, one.words)
-        predicted = known and {"allocated": known.peak_bytes, "reserved": known.reserved_bytes}[one.counts]
-        rows.append(
-            [
-                code(" ".join([one.program, *one.words])),
-                one.counts,
-                f"{one.memory_gb:.2f}",
-                _gb(predicted) if predicted else "-",
-                f"{predicted / 1e9 / one.memory_gb - 1:+.1%}" if predicted else "not predicted",
-                _gb(known.peak_bytes) if known else "-",
-            ]
-        )
-    headers = ["program", "counts", ">published GB", ">predicted GB", ">off by", ">allocated GB, predicted"]
-    return f"{markdown.table(headers, rows)}\n\nA context is taken to be {CONTEXT_BYTES / 1e9:.2f} GB."
-
-
-def _fit_measured(fit: Fit, course: Course) -> str:
-    """Beside the allocator's peak in every record of a GPU: what was predicted for it."""
-    tables = []
-    for shown in course.records:
-        results = [row.result for row in shown.ladder.rows if shown.device_type == "cuda"]
-        rows = [
-            [code(result.step), _gb(measured), _gb(predicted), f"{predicted / measured - 1:+.1%}"]
-            for result in results
-            for measured, predicted in [(result.peak_memory_bytes.allocated, fit.gpu_bytes(result))]
-            if predicted
-        ]
-        if rows:
-            table = markdown.table(["step", ">measured GB", ">predicted GB", ">off by"], rows)
-            tables.append(f"Allocated at the peak on {escaped(shown.ladder.baseline.device)}:\n\n{table}")
-    none = "*No GPU has been recorded yet, so there is no measured peak to compare with.*"
-    return "\n\n".join(tables) or none
-
-
-def _fit_largest(fit: Fit, course: Course) -> str:
-    """The largest batch on common GPUs, for every program with which it was sought and that differs from the last."""
-    sought = [one for one in fit.predictions if one.largest]
-    different = [one for at, one in enumerate(sought) if not at or one.largest != sought[at - 1].largest]
-    rows = [[_name(one), *(str(one.largest.get(str(size), "-")) for size in GPUS.values())] for one in different]
-    return markdown.table(["program", *(f">{name}" for name in GPUS)], rows)
-
-
-def _name(one: Prediction) -> str:
-    return code(" ".join([one.program or "", *one.words]))
-
-
-def _gb(size: int) -> str:
-    return f"{size / 1e9:.2f}"
+    return markdown_table(headers, zip(*columns, strict=True))
 
 
 STUDIES: dict[tuple[str, str], Callable[[Any], list[str]]] = {
@@ -313,7 +227,6 @@ STUDIES: dict[tuple[str, str], Callable[[Any], list[str]]] = {
     ("ablation", "programs"): _programs,
     ("ablation", "effects"): _effects,
     ("ablation", "pairs"): _pairs,
-    ("overhead", "modes"): _overhead,
     ("sweep", "cells"): _sweep,
     ("sweep", "verdict"): lambda result: [f"**{escaped(sweep.verdict(result))}**"],
 }
@@ -326,8 +239,8 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("samples", "idle"): _idle,
     ("samples", "kernels"): _kernels,
     **{key: partial(_of_study, key[0], paragraphs) for key, paragraphs in STUDIES.items()},
-    ("fit", "programs"): partial(_of_fit, _fit_programs),
-    ("fit", "published"): partial(_of_fit, _fit_published),
-    ("fit", "measured"): partial(_of_fit, _fit_measured),
-    ("fit", "largest"): partial(_of_fit, _fit_largest),
+    ("fit", "programs"): gpu_memory.programs_table,
+    ("fit", "published"): gpu_memory.published_table,
+    ("fit", "measured"): gpu_memory.measured_table,
+    ("fit", "largest"): gpu_memory.largest_table,
 }

@@ -5,17 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common.options import MODEL
 from labs.shared.study import FILE as LAB_FILE
-from labs.shared.study import LabStudy
-from labs.shared.study import read as read_lab
 from studies.limit import Limit
-from studies.study import Study, read_study
+from studies.study import read_study
+from tools.docs import gpu_memory
 from walkthrough.advice.gains import Advised, advise
-from walkthrough.compare import compare, gpu_memory, predictions
-from walkthrough.compare.markdown import escaped
+from walkthrough.compare import predictions, rounds
+from walkthrough.compare.study import Study as LabStudy
+from walkthrough.compare.study import read as read_lab
+from walkthrough.compare.table import escaped
 from walkthrough.records import header
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
@@ -33,8 +34,8 @@ class Recorded:
     """One ladder with its traces and studies. folder: of its runs."""
 
     folder: Path
-    ladder: compare.Ladder
-    _studies: dict[str, Study | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    ladder: rounds.Ladder
+    _studies: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def device_type(self) -> str:
@@ -54,7 +55,7 @@ class Recorded:
     def steps(self) -> list[str]:
         return [row.result.step for row in self.ladder.rows]
 
-    def row(self, step: str) -> compare.Row:
+    def row(self, step: str) -> rounds.Row:
         """The row of a step. Raises InputError where it was not recorded."""
         for row in self.ladder.rows:
             if row.result.step == step:
@@ -82,7 +83,7 @@ class Recorded:
         """{step: what to do about its trace}."""
         return {step: advise(analysis) for step, analysis in self.analyses.items()}
 
-    def study(self, name: str) -> Study | None:
+    def study(self, name: str) -> Any:
         """The result of the study of that name, one of `studies.study.STUDIES`; None where it was not recorded."""
         if name not in self._studies:
             self._studies[name] = read_study(name, self.folder)
@@ -175,7 +176,7 @@ def read(folder: str | Path) -> Recorded:
     results, problems = result.read_results(folder)
     if problems or not results:
         raise InputError(problems[0] if problems else f"{folder} holds no results")
-    return Recorded(folder, compare.ladders(results, compare.recorded_rounds(folder, results))[0])
+    return Recorded(folder, rounds.ladders(results, rounds.recorded_rounds(folder, results))[0])
 
 
 def _rank(recorded: Recorded) -> tuple[bool, bool, int, str]:

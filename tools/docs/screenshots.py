@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from tools.docs.recorded import RECORDS, Recorded, records
-from walkthrough.compare.markdown import escaped
+from walkthrough.compare.table import escaped
 from walkthrough.records.samples import read_list, sha256
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT

@@ -1,11 +1,11 @@
-"""The columns of a ladder's table as plain text: `table` prints them in the terminal, `markdown` puts them on pages."""
+"""The columns of a ladder as plain text: `ladder` prints them in the terminal, `markdown` puts them on pages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from walkthrough.compare import published
-from walkthrough.compare.compare import GpuUse, Ladder, Row, half_spread, is_first_step, spread
+from walkthrough.compare.rounds import GpuUse, Ladder, Row, half_spread, is_first_step, spread
 from walkthrough.results.result import NotRun, Result, Setup
 from walkthrough.terminal import share_text
 
@@ -80,7 +80,7 @@ def columns(
 
     Their cells are in the order of `rows_of`.
 
-    used: {step: `GpuUse`} from `compare.gpu_use`; steps without have "-". limit: the result of `limit` for this
+    used: {step: `GpuUse`} from `rounds.gpu_use`; steps without have "-". limit: the result of `limit` for this
     ladder's setup. missing: steps that were not run.
     """
     rows, base, used = rows_of(ladder, missing), ladder.baseline, used or {}

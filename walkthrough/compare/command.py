@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from walkthrough.compare import roofs
-from walkthrough.compare.compare import Ladder, comparison, gpu_use, ladders, readable_rounds
+from walkthrough.compare.rounds import Ladder, comparison, gpu_use, ladders, readable_rounds
 from walkthrough.compare.summary import short_name
 from walkthrough.results.environment import ROOT, in_clone, project_folder
 from walkthrough.results.errors import InputError, folder, printable
@@ -81,7 +81,7 @@ def of_other_versions(compared: Sequence[Ladder]) -> list[str]:
 
 
 def _print(logdir: Path, results: list[Result], compared: list[Ladder]) -> None:
-    from walkthrough.compare.table import print_ladders
+    from walkthrough.compare.ladder import print_ladders
     from walkthrough.terminal import console
 
     used, problems = gpu_use(logdir, results)

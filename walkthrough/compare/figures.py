@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from walkthrough.compare.compare import Ladder, rounds_compared
+from walkthrough.compare.rounds import Ladder, rounds_compared
 from walkthrough.compare.statistics import SAME, Ratio
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import write_whole
@@ -28,7 +28,7 @@ _HASHED_ID = re.compile(r'\bid="([A-Za-z_0-9]*[0-9a-f]{10})"')
 
 
 def plot(ladder: Ladder, path: str | Path) -> None:
-    """Draw a `compare.Ladder` into `path`, in the format of its suffix. Raises InputError for one not in `FORMATS`."""
+    """Draw a `rounds.Ladder` into `path`, in the format of its suffix. Raises InputError for one not in `FORMATS`."""
     path = Path(path)
     save(ladder_figure(ladder), path)
 
@@ -121,7 +121,7 @@ def reach(ranges: Iterable[tuple[float, float, float]]) -> list[list[float]]:
 
 
 def ladder_figure(ladder: Ladder) -> "Figure":
-    """A matplotlib `Figure` of a `compare.Ladder`: each step against the baseline, and against the step before."""
+    """A matplotlib `Figure` of a `rounds.Ladder`: each step against the baseline, and against the step before."""
     from matplotlib.figure import Figure
 
     rows = ladder.rows

@@ -1,18 +1,12 @@
-"""Markdown for pages: tables, a ladder's table, and text out of files, escaped."""
+"""A ladder's table in Markdown."""
 
-import re
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection
 
 from walkthrough.compare.columns import GAINS, PAGE, Limit, columns
-from walkthrough.compare.compare import Ladder
-from walkthrough.results.errors import printable
-
-
-def table(headers: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    """Rows of texts as a Markdown table. headers: a column whose header begins with ">" is right-aligned."""
-    rules = ["--:" if header.startswith(">") else "---" for header in headers]
-    lines = [_row(header.removeprefix(">") for header in headers), f"|{'|'.join(rules)}|"]
-    return "\n".join([*lines, *(_row(cells) for cells in rows)])
+from walkthrough.compare.rounds import Ladder
+from walkthrough.compare.table import code as code
+from walkthrough.compare.table import escaped as escaped
+from walkthrough.compare.table import markdown_table as table
 
 
 def ladder_table(
@@ -21,7 +15,7 @@ def ladder_table(
     steps: Collection[str] | None = None,
     gains: bool = True,
 ) -> str:
-    """A `compare.Ladder` as a Markdown table. limit: see `columns.columns`.
+    """A `rounds.Ladder` as a Markdown table. limit: see `columns.columns`.
 
     steps: only these rows, by default all. gains: with the columns that compare a step with others.
     """
@@ -34,21 +28,3 @@ def ladder_table(
         if steps is None or row.result.step in steps
     ]
     return table(headers, rows)
-
-
-def escaped(text: object) -> str:
-    """Text out of a file, for a page: nothing in it acts as HTML, a link or a mark."""
-    return re.sub(r"([\\`*\[\]|])", r"\\\1", printable(text).replace("&", "&amp;").replace("<", "&lt;"))
-
-
-def code(text: object, width: int | None = None) -> str:
-    """A name out of a file, as code; truncated to `width` characters, if given."""
-    return f"`{printable(text, width).replace('`', chr(39)).replace('<!--', '<! --')}`"
-
-
-def _row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(map(_cell, cells))} |"
-
-
-def _cell(text: str) -> str:
-    return re.sub(r"(?<!\\)\|", "/", printable(text))  # one that is not escaped would begin another cell

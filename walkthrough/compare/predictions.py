@@ -9,7 +9,7 @@ from pathlib import Path
 
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
-from walkthrough.compare import compare
+from walkthrough.compare import rounds
 from walkthrough.compare.markdown import escaped, table
 from walkthrough.compare.statistics import Ratio
 from walkthrough.results.errors import InputError, printable
@@ -77,7 +77,7 @@ class Prediction:
         return "below" if self.estimated_gain < self.gain.low else "inside"
 
 
-LadderPredictions = tuple[compare.Ladder, list[Prediction]]
+LadderPredictions = tuple[rounds.Ladder, list[Prediction]]
 
 
 def predictions(
@@ -88,8 +88,8 @@ def predictions(
     max_size: refuse traces of more bytes of JSON.
     """
     results, ladders = list(results), []
-    runs, problems = compare.readable_rounds(logdir, results)
-    for ladder in compare.ladders(results, runs):
+    runs, problems = rounds.readable_rounds(logdir, results)
+    for ladder in rounds.ladders(results, runs):
         costs = {}
         for before in ladder.acting[:-1]:
             try:
@@ -103,7 +103,7 @@ def predictions(
     return ladders, problems
 
 
-def of_ladder(ladder: compare.Ladder, costs: Mapping[str, Sequence[Advice]]) -> list[Prediction]:
+def of_ladder(ladder: rounds.Ladder, costs: Mapping[str, Sequence[Advice]]) -> list[Prediction]:
     """The `Prediction`s of one ladder. costs: {step: the costs in its trace, see `Advised`}; steps may be missing."""
     rows = []
     for before, after in pairwise(ladder.acting):

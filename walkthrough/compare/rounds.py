@@ -1,239 +1,300 @@
-"""A ladder in rounds, A B C … A B C …: which step runs next, what is kept of it, when the intervals are narrow enough.
+"""Runs side by side: how much faster each step is than the baseline and than the step before."""
 
-    NN_name/runs/1.json …                   `result.json` of each round's run
-    NN_name/result.json                     all of them as one (see `merging.merged`)
-    NN_name/*.pt.trace.json.gz, events.…    of one round (see `merging.traced`): TensorBoard shows one run per step
-
-`tour --rounds` and `record` share this. A machine that drifts (heat, other load) affects every step of a round alike.
-A step whose change has no effect on this device runs once, for its trace: it is the program of the step before.
-"""
-
-import argparse
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import pairwise
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from walkthrough.compare import statistics
-from walkthrough.compare.merging import merged, traced
-from walkthrough.compare.pace import Pace, duration
-from walkthrough.compare.runner import Outcome
-from walkthrough.results.errors import InputError, whole_number
-from walkthrough.results.result import FILE as RESULT_FILE
-from walkthrough.results.result import NOT_RUN_FILE, Result, read_runs, write_result, writing
+from walkthrough.compare.roofs import NO_SHARES
+from walkthrough.compare.statistics import Ratio, Rounds, ratio
+from walkthrough.results.errors import InputError, printable
+from walkthrough.results.result import (
+    FILE,
+    NO_KERNELS,
+    GpuClocks,
+    PeakMemory,
+    Result,
+    Setup,
+    StepTime,
+    Throughput,
+    read_result,
+    run_files,
+)
 
-RECORDED = 5  # rounds of a record, where nothing else is said
-LIMIT = 20  # rounds at most, where `--until` is given and no number of rounds
-FEWEST = 3  # rounds before `--until` ends them: the interval of two has one degree of freedom
+if TYPE_CHECKING:
+    from walkthrough.compare.columns import Limit
 
-
-def add_options(parser: argparse.ArgumentParser, flag: str, default: int) -> None:
-    """Add `--until`, and the number of rounds as `flag`, "--rounds": `args.rounds`, None where it is not given."""
-    parser.add_argument(
-        flag,
-        dest="rounds",
-        type=whole_number(1, 100),
-        metavar="N",
-        help=f"rounds of the ladder, interleaved (default: {default}; with --until at most {LIMIT})",
-    )
-    parser.add_argument(
-        "--until",
-        type=_percent,
-        metavar="PERCENT",
-        help="go on with rounds until every interval, of a step against the step before and against the baseline, "
-        f"reaches at most that far to either side; {FEWEST} rounds at least",
-    )
+Runs = Mapping[str, Rounds]  # {step: its windows, round by round}
 
 
-def _percent(text: str) -> float:
-    try:
-        value = float(text.removesuffix("%"))
-    except ValueError:
-        value = math.nan
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage above 0, at most 100")
-    return value
+@dataclass(frozen=True)
+class GpuUse:
+    """What a run's trace shows of its GPUs, the mean over them, as shares 0..1; None where it does not show it.
 
-
-@dataclass
-class Schedule:
-    """Which step is to run in which round, and what the runs so far gave. Iterate: (round, script) of each next run.
-
-    scripts: the steps. limit: rounds at most. until: the goal of `--until` in percent, None to make all rounds.
-    runs: {step: {round: its result}}; what is there is not run again. not_run: {step: why it cannot be run here}.
-    pace: times each run that succeeds, from one `next` to the following one; with a limit, `--minutes` may end the
-    rounds as well. without_effect: steps that will run once, as far as it is known before their first run; only the
-    time to go depends on it.
+    utilization: see `kernels.Gpu`. tensor_cores: of the kernel time. Both from the traced steps, which the profiler
+    slows: they show how the time is spent, not how much of it. matrix_units: what the GPU's maker calls Tensor Cores.
     """
 
-    scripts: Sequence[Path]
-    limit: int
-    until: float | None = None
-    pace: Pace = field(default_factory=Pace)
-    runs: dict[str, dict[int, Result]] = field(default_factory=dict)
-    not_run: dict[str, str] = field(default_factory=dict)
-    without_effect: Collection[str] = ()
-
-    @classmethod
-    def of(
-        cls, args: argparse.Namespace, scripts: Sequence[Path], default: int, pace: Pace | None = None
-    ) -> "Schedule":
-        """The schedule that the options of `add_options` ask for.
-
-        Raises InputError for `--until` with fewer rounds than it needs.
-        """
-        if args.until is not None and args.rounds is not None and args.rounds < FEWEST:
-            raise InputError(f"--until needs {FEWEST} rounds at least, not {args.rounds}: more, or none")
-        return cls(scripts, args.rounds or (default if args.until is None else LIMIT), args.until, pace or Pace())
-
-    def __iter__(self) -> Iterator[tuple[int, Path]]:
-        announced = False
-        for number in range(1, self.limit + 1):
-            missing = self.missing(number)
-            # A later round begins as a whole, unless it is too long for that in any call.
-            whole = number > 1 and self.pace.fits([script.stem for script in missing], now=False)
-            for script in missing:
-                begun = [script] if not whole else missing if script is missing[0] else []
-                if begun and not self._in_time(number, begun, whole):
-                    return
-                if self.pace.seconds and not announced:
-                    self._announce()
-                    announced = True
-                begin = self.pace.elapsed()
-                yield number, script
-                if number in self.runs.get(script.stem, {}):  # one that failed at once does not tell
-                    self.pace.add(script.stem, self.pace.elapsed() - begin)
-            if self.until is not None and self._narrow_enough(number, self.until):
-                return
-            to_go = self.to_go()
-            if missing and to_go:
-                self.pace.say(
-                    f"round {number} is over; {self._at_most}about {duration(self.pace.expected(to_go))} to go"
-                )
-
-    def missing(self, number: int) -> list[Path]:
-        """The scripts whose run of a round is not there, without those that cannot be run here or ran once, enough."""
-        scripts = ((script, self.runs.get(script.stem, {})) for script in self.scripts)
-        left = (script for script, runs in scripts if number not in runs and not ran_enough(runs))
-        return [script for script in left if script.stem not in self.not_run]
-
-    def to_go(self) -> list[str]:
-        """The step of every run that is to be made."""
-        left = [script.stem for number in range(1, self.limit + 1) for script in self.missing(number)]
-        single = [step for step in dict.fromkeys(left) if step in self.without_effect]
-        return [step for step in left if step not in single] + single
-
-    @property
-    def whole_rounds(self) -> int:
-        """How many runs there are of every step that can be run here; of one that runs once only if there are none."""
-        steps = [self.runs.get(script.stem, {}) for script in self.scripts if script.stem not in self.not_run]
-        return min((len(runs) for runs in steps if not ran_enough(runs)), default=min(map(len, steps), default=0))
-
-    @property
-    def _at_most(self) -> str:
-        return "" if self.until is None else "at most "
-
-    def _announce(self) -> None:
-        """Say how long the rounds will take."""
-        to_go = self.to_go()
-        steps, seconds = len(self.scripts) - len(self.not_run), self.pace.expected(to_go)
-        limit = "" if self.pace.minutes is None else f", at most {self.pace.minutes:g} min of it now"
-        self.pace.say(
-            f"{steps} steps x {self._at_most}{self.limit} rounds, {len(to_go)} runs to go: {self._at_most}about "
-            f"{duration(seconds)}{limit}; finished runs are kept if it is interrupted"
-        )
-
-    def _in_time(self, number: int, scripts: Sequence[Path], whole: bool) -> bool:
-        """Whether runs of these scripts will be over within `--minutes`. Says so where not, and what would be next.
-
-        whole: whether they are all that is missing of the round.
-        """
-        steps = [script.stem for script in scripts]
-        if self.pace.fits(steps):
-            return True
-        seconds = self.pace.expected(steps)
-        what = f"round {number}" if whole else f"{steps[0]} of round {number}" if number > 1 else steps[0]
-        how = "the same command goes on" if self.pace.fits(steps, now=False) else "that needs more --minutes"
-        self.pace.say(
-            f"--minutes {self.pace.minutes:g}: {self.whole_rounds} of {self._at_most}{self.limit} rounds made; next is "
-            f"{what}{f', about {duration(seconds)}' if seconds else ''}: {how}"
-        )
-        return False
-
-    def label(self, number: int, step: str) -> str:
-        """How a line about a run begins."""
-        return f"round {number}/{self.limit}  {step:<26}"
-
-    def add(self, number: int, result: Result) -> None:
-        """Note a run that succeeded."""
-        self.runs.setdefault(result.step, {})[number] = result
-
-    def is_traced(self, number: int, result: Result) -> bool:
-        """Whether it is this run, not added yet, whose trace is kept of its step; see `merging.traced`."""
-        runs = self.runs.get(result.step, {}) | {number: result}
-        return traced([runs[round_] for round_ in sorted(runs)]) is result
-
-    def add_failure(self, step: str, outcome: Outcome) -> str:
-        """Note a run that failed: "failed", or "not run" for a step that cannot be run here and is not tried again."""
-        if outcome.code != 2 or self.runs.get(step):
-            return "failed"
-        self.not_run[step] = outcome.reason
-        return "not run"
-
-    def _narrow_enough(self, number: int, goal: float) -> bool:
-        """Whether the rounds may end after this one. Prints how wide the intervals are still."""
-        if number < max([2, *(round_ for runs in self.runs.values() for round_ in runs)]):
-            return False  # one round has no pairs; later ones are there from an earlier call
-        speeds = {
-            script.stem: {round_: run.samples_per_second.windows for round_, run in runs.items()}
-            for script in self.scripts
-            if (runs := self.runs.get(script.stem)) and acts(runs.values())
-        }
-        reach, step = widest(speeds)
-        if step:
-            width = f"±{100 * reach:.1f} %" if reach < 1 else "over ±100 %"
-            print(f"round {number}: widest {width} ({step}); goal ±{goal:g} %", flush=True)
-        return number >= FEWEST and 100 * reach <= goal
+    utilization: float | None
+    tensor_cores: float | None
+    matrix_units: str = "Tensor Cores"
 
 
-def acts(results: Iterable[Result]) -> bool:
-    """Whether a step's change has an effect on this device, by its runs."""
-    return all(result.acts for result in results)
+@dataclass(frozen=True)
+class Row:
+    """One step in a ladder: how fast it is against the baseline, and against the last row before it that acts.
 
-
-def ran_enough(runs: Mapping[int, Result]) -> bool:
-    """Whether these runs of a step are all that it needs: its change has no effect here, and a trace is there."""
-    return not acts(runs.values()) and not all(result.lacks_kernels for result in runs.values())
-
-
-def widest(speeds: Mapping[str, statistics.Rounds]) -> tuple[float, str]:
-    """How far the widest interval reaches to either side, as a share of its ratio, and of which step it is.
-
-    Over each step against the step before it and against the first. (0.0, "") for a single step.
+    rounds: its windows, round by round, that both ratios are from. gain: None for the first row and for one that does
+    not act: it is the program of the row before it, so that a ratio would be noise.
     """
-    names = list(speeds)
-    reaches = [(0.0, "")]
-    for before, step in pairwise(names):
-        for other in {before, names[0]}:
-            ratio = statistics.ratio(speeds[step], speeds[other])
-            reaches.append((max(ratio.high / ratio.ratio - 1, 1 - ratio.low / ratio.ratio), step))
-    return max(reaches)
+
+    result: Result
+    rounds: Rounds
+    relative: Ratio
+    gain: Ratio | None
+
+    @property
+    def acts(self) -> bool:
+        """Whether the step's change has an effect on this device."""
+        return self.result.acts
+
+    @property
+    def needs(self) -> str:
+        """The text in place of ratios: "needs a GPU"; "" for a row that acts."""
+        return "" if self.acts else f"needs {printable(self.result.needs, 40)}"
 
 
-def keep(folder: Path, number: int, result: Result) -> None:
-    """Add a round's run to its step's folder, which holds a trace already, and sum the step up. Raises InputError."""
-    trace = next(folder.glob("*.pt.trace.json.gz"), None)
-    if trace is None:
-        raise InputError(f"{folder} holds no trace: move it away and run this again")
-    with writing(folder):
-        (folder / "runs").mkdir(exist_ok=True)
-    write_result(folder / "runs" / f"{number}.json", replace(result, trace=trace.name))
-    sum_up(folder)
+@dataclass(frozen=True)
+class Ladder:
+    """Runs of one `Result.setup`, in the order of their names; the first is the baseline."""
+
+    rows: list[Row]
+
+    @property
+    def baseline(self) -> Result:
+        return self.rows[0].result
+
+    @property
+    def acting(self) -> list[Row]:
+        """The rows whose ratios say something: the baseline, and those that act."""
+        return [row for row in self.rows if row.acts or row is self.rows[0]]
+
+    def before(self, row: Row) -> Row | None:
+        """The row that `row.gain` is against: the last one before it that acts. None for the first row."""
+        earlier = Ladder(list(takewhile(lambda other: other is not row, self.rows)))
+        return earlier.acting[-1] if earlier.rows else None
 
 
-def sum_up(folder: Path) -> None:
-    """Write a step's `result.json` anew from the runs of its rounds, if there are any."""
-    if results := read_runs(folder):
-        (folder / NOT_RUN_FILE).unlink(missing_ok=True)  # an earlier call could not run it
-        write_result(folder / RESULT_FILE, merged(results))
+def spread(result: Result) -> tuple[float, float]:
+    """Slowest and fastest timed window, images/s, without a tenth of the windows at either end.
+
+    Of the five windows of one run that is all of them; of a recorded step's many, single outliers do not count.
+    """
+    windows = sorted(result.samples_per_second.windows)
+    left_out = len(windows) // 10
+    return windows[left_out], windows[-1 - left_out]
+
+
+def half_spread(result: Result) -> float:
+    """Half the `spread` over the median: 0.1 for "±10%"."""
+    low, high = spread(result)
+    return (high - low) / 2 / result.samples_per_second.median
+
+
+def is_first_step(result: Result) -> bool:
+    """True for a run of step 00, the baseline that the course is about."""
+    return result.step.startswith("00_")
+
+
+def ladders(results: Iterable[Result], runs: Runs | None = None) -> list[Ladder]:
+    """Sort results into ladders by their setups; the one with the most steps first, among equals the newest.
+
+    runs: from `recorded_rounds`, see `rounds_of`. Raises InputError where there is nothing to compare.
+    """
+    groups = by_setup(results)
+    if not groups:
+        raise InputError("no results to compare")
+    return [ladder(group, runs or {}) for group in groups]
+
+
+def by_setup(results: Iterable[Result]) -> list[list[Result]]:
+    """The results of each ladder, in the order of `ladders`."""
+    groups: dict[Setup, list[Result]] = {}
+    for result in sorted(results, key=lambda result: result.step):
+        groups.setdefault(result.setup, []).append(result)
+    return sorted(groups.values(), key=lambda group: (len(group), max(r.started for r in group)), reverse=True)
+
+
+def ladder(group: list[Result], runs: Runs) -> Ladder:
+    """The ladder of one of the groups of `by_setup`. runs: see `rounds_of`."""
+    windows = [rounds_of(result, runs.get(result.step, {})) for result in group]
+    rows: list[Row] = []
+    for result, rounds in zip(group, windows, strict=True):
+        row = Row(result, rounds, ratio(rounds, windows[0]), None)
+        before = Ladder([*rows, row]).before(row) if row.acts else None
+        rows.append(row if before is None else replace(row, gain=ratio(rounds, before.rounds)))
+    return Ladder(rows)
+
+
+def rounds_compared(ladder: Ladder) -> tuple[int, int]:
+    """The fewest and the most rounds that a ratio of the ladder is from: 1 for one from the windows of two runs.
+
+    Without the rows that do not act, whose ratios are not shown.
+    """
+    rounds = [ratio.rounds for row in ladder.acting[1:] for ratio in (row.relative, row.gain) if ratio]
+    return min(rounds, default=1), max(rounds, default=1)
+
+
+def rounds_of(result: Result, kept: Rounds) -> Rounds:
+    """The windows of a result, round by round: those kept in its folder, if it is from them, else its own as round 0.
+
+    It is not where its step was run again since, by itself.
+    """
+    windows = result.samples_per_second.windows
+    known = {speed for speeds in kept.values() for speed in speeds}
+    return kept if known.issuperset(windows) else {0: windows}
+
+
+def rounds_in(files: Iterable[Path], no_links: bool = False) -> Rounds:
+    """The windows in the files `runs/N.json` of a step's folder, by N. Raises InputError for a broken one.
+
+    no_links: see `result.read_json`.
+    """
+    return {int(file.stem): read_result(file, no_links).samples_per_second.windows for file in files}
+
+
+def recorded_rounds(logdir: str | Path, results: Iterable[Result]) -> dict[str, Rounds]:
+    """{step: the windows that its folder keeps round by round}, empty where it keeps none. Raises InputError."""
+    return {result.step: rounds_in(run_files(Path(logdir) / result.step)) for result in results}
+
+
+def readable_rounds(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Rounds], list[str]]:
+    """(`recorded_rounds` of the steps where no file is broken, the problems met: a message for each other step)."""
+    runs, problems = {}, []
+    for result in results:
+        try:
+            runs |= recorded_rounds(logdir, [result])
+        except InputError as error:
+            problems.append(f"the rounds of {result.step}, so it is compared by the windows of its {FILE}: {error}")
+    return runs, problems
+
+
+def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, GpuUse], list[str]]:
+    """({step: its `GpuUse`} of those results that are of a GPU, the problems met: a message each).
+
+    logdir: the folder that the results were read from; each trace is in its step's folder.
+    """
+    on_gpu = [result for result in results if result.device_type == "cuda"]
+    if not on_gpu:
+        return {}, []
+    from walkthrough.trace.analysis import analyze
+    from walkthrough.trace.kernels import mean_of_known, unit_name
+
+    used, problems = {}, []
+    for result in on_gpu:
+        try:
+            analysis = analyze(Path(logdir) / result.step / result.trace)
+        except InputError as error:
+            problems.append(str(error))
+            continue
+        used[result.step] = GpuUse(
+            mean_of_known(gpu.utilization for gpu in analysis.gpus),
+            mean_of_known(gpu.tensor_core_share for gpu in analysis.gpus),
+            unit_name(analysis.trace),
+        )
+    return used, problems
+
+
+def comparison(compared: Sequence[Ladder], limit: "Limit | None" = None) -> dict[str, Any]:
+    """The object that `compare --json` prints, from `ladders`.
+
+    Rows of another ladder than the first have null for `relative`, `relative_low`, `relative_high` and `resolved`:
+    their setup is not the baseline's. limit: without, and for rows of another setup, the shares of peaks are null.
+    """
+    rows = []
+    for number, ladder in enumerate(compared):
+        known = limit if limit and limit.setup.matches(ladder.baseline.setup) else None
+        for row in ladder.rows:
+            relative = row.relative if number == 0 else None
+            rows.append(
+                row.result.as_json()
+                | {
+                    "relative": relative and relative.ratio,
+                    "relative_low": relative and relative.low,
+                    "relative_high": relative and relative.high,
+                    "resolved": relative and relative.resolved,
+                    "acts": row.acts,
+                    "needs": row.result.needs,
+                }
+                | (known.shares(row.result) if known else NO_SHARES)
+            )
+    return {"baseline": compared[0].baseline.step, "rows": rows}
+
+
+def traced(results: Sequence[Result]) -> Result:
+    """The one of a step's runs, in order, whose trace and TensorBoard events are kept.
+
+    The first whose trace holds what it should; the first of all where none does.
+    """
+    return next((result for result in results if not result.lacks_kernels), results[0])
+
+
+def merged(results: Sequence[Result]) -> Result:
+    """One result out of several runs of the same step: how a recorded step is summed up.
+
+    All windows of all runs, in order, and their median; of times, peaks and bytes the median over the runs; a GPU's
+    clocks as `merged_clocks` combines them; every note once, of a trace only that of the `traced` run. The rest
+    is the first run's.
+    """
+    first, untrue = results[0], () if traced(results).lacks_kernels else (NO_KERNELS,)
+
+    def median(pick: Callable[[Result], float | None]) -> float | None:
+        values = [value for value in map(pick, results) if value is not None]
+        return statistics.median(values) if values else None
+
+    def whole(pick: Callable[[Result], int | None]) -> Any:
+        value = median(pick)
+        return None if value is None else int(value)
+
+    windows = [speed for result in results for speed in result.samples_per_second.windows]
+    tokens = [speed for result in results if result.tokens_per_second for speed in result.tokens_per_second.windows]
+    return replace(
+        first,
+        samples_per_second=Throughput(statistics.median(windows), windows),
+        tokens_per_second=Throughput(statistics.median(tokens), tokens) if tokens else None,
+        first_step_seconds=median(lambda r: r.first_step_seconds),
+        step_ms=StepTime(*(statistics.median(getattr(r.step_ms, f.name) for r in results) for f in fields(StepTime))),
+        peak_memory_bytes=PeakMemory(
+            whole(lambda r: r.peak_memory_bytes.allocated), whole(lambda r: r.peak_memory_bytes.reserved)
+        ),
+        batch_bytes=whole(lambda r: r.batch_bytes),
+        gpu_clocks=merged_clocks([result.gpu_clocks for result in results]),
+        notes=list(dict.fromkeys(note for result in results for note in result.notes if note not in untrue)),
+    )
+
+
+def merged_clocks(runs: Sequence[GpuClocks | None]) -> GpuClocks | None:
+    """The `GpuClocks` of several runs: medians over the runs, of clocks the lowest and the limit's highest.
+
+    The highest temperature, every reason once, all samples. None where any run lacks them, and so for each value.
+    """
+    known = [clocks for clocks in runs if clocks]
+    if not known or len(known) < len(runs):
+        return None
+
+    def over(summary: Callable[[Sequence[float]], float], pick: Callable[[GpuClocks], float | None]) -> float | None:
+        values = [value for value in map(pick, known) if value is not None]
+        return summary(values) if len(values) == len(known) else None
+
+    return GpuClocks(
+        samples=sum(clocks.samples for clocks in known),
+        sm_mhz=over(statistics.median, lambda c: c.sm_mhz),
+        sm_mhz_lowest=over(min, lambda c: c.sm_mhz_lowest),
+        sm_mhz_limit=over(max, lambda c: c.sm_mhz_limit),
+        power_watts=over(statistics.median, lambda c: c.power_watts),
+        power_limit_watts=over(statistics.median, lambda c: c.power_limit_watts),
+        temperature=over(max, lambda c: c.temperature),
+        slowed_by=list(dict.fromkeys(reason for clocks in known for reason in clocks.slowed_by)),
+    )

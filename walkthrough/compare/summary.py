@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable
 
-from walkthrough.compare.compare import Ladder, Row, rounds_compared
+from walkthrough.compare.rounds import Ladder, Row, rounds_compared
 from walkthrough.compare.statistics import ratio
 from walkthrough.results.errors import printable
 

@@ -1,163 +1,123 @@
-"""A ladder as a table in the terminal, understandable without the docs."""
+"""Rows of typed cells as a table: in the terminal, as Markdown for pages, as JSON."""
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
-
-from walkthrough.compare import published
-from walkthrough.compare.columns import (
-    COST,
-    LIMIT,
-    ORIGINAL,
-    ROOFS,
-    SPEED,
-    TRACED,
-    Column,
-    Limit,
-    beside_original,
-    columns,
-    matrix_units,
-    rows_of,
-)
-from walkthrough.compare.compare import GpuUse, Ladder, half_spread, is_first_step
-from walkthrough.compare.summary import intervals, notes_of, summary
+from walkthrough.compare.statistics import Mean, Ratio
 from walkthrough.results.errors import printable
-from walkthrough.results.result import NotRun, Result
-from walkthrough.terminal import plain_table
 
-UNSTEADY = 0.25  # half the range of a step's windows over their median: beyond it intervals are wide
+if TYPE_CHECKING:  # 40 ms to import
+    from rich.console import Console
+    from rich.table import Table as RichTable
 
-OF_ROOFS = (
-    "% of arithmetic peak, % of memory roof: FLOPs of a step, and bytes that it must move at least, per second, as a "
-    "share of the measured peaks (`limit`); -: not measured in the row's precision.\n"
-)
-OF_TRACES = "GPU busy, {}: of the traced steps and of their kernels' time; `explain` shows more.\n"
-NO_GPU = "No GPU, so no columns on how busy it was and its Tensor Cores; `explain` shows where the time went.\n"
+Cell = str | int | float | bool | None | Ratio | Mean
+Rows = Sequence[Mapping[str, Any]]  # of `Cell`s; a `Ratio` or `Mean` may also be the dictionary that JSON has of it
 
 
-def print_ladders(
-    ladders: Sequence[Ladder],
-    to: Console,
-    used: Mapping[str, GpuUse] | None = None,
-    limit: Limit | None = None,
-    missing: Sequence[NotRun] = (),
-) -> None:
-    """Print every ladder with its notes to the console `to`.
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells; the keys of the first row are the columns. A header may have several lines.
 
-    used: see `columns.columns`. limit: shown with the ladders of its setup. missing: the steps of the first
-    ladder that were not run.
+    notes: sentences shown below. templates: {column: how its numbers are printed}, as "{:.1f}"; see `text`. Columns
+    with a template, and those without any text, are right-aligned.
     """
-    if len(ladders) > 1:
-        to.print(
-            f"\nThese runs make {len(ladders)} ladders: they differ in device, data, model or image size. "
-            "Each has a table of its own, and no figure compares one with another."
-        )
-    for number, ladder in enumerate(ladders):
-        its_limit = limit if limit and limit.setup.matches(ladder.baseline.setup) else None
-        _print_ladder(ladder, to, used or {}, its_limit, () if number else missing)
+
+    name: str
+    rows: Rows
+    notes: Sequence[str] = ()
+    templates: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def columns(self) -> list[str]:
+        return [*self.rows[0]] if self.rows else []
+
+    def cells(self, column: str) -> list[str]:
+        """The texts of one column, a row each."""
+        return [text(row.get(column), self.templates.get(column)) for row in self.rows]
+
+    def is_right(self, column: str) -> bool:
+        """Whether a column is right-aligned."""
+        return column in self.templates or not any(isinstance(row.get(column), str) for row in self.rows)
+
+    def rich(self, columns: Collection[str] | None = None) -> "RichTable":
+        """For a rich console: ratios without a measurable difference dim, long cells in several lines.
+
+        columns: only these, by default all.
+        """
+        from rich.table import Table as RichTable
+        from rich.text import Text
+
+        table = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        shown = [column for column in self.columns if columns is None or column in columns]
+        for column in shown:
+            table.add_column(Text(column), justify="right" if self.is_right(column) else "left", overflow="fold")
+        for cells in zip(*map(self.cells, shown), strict=True):
+            table.add_row(*(Text(cell, "dim" if cell.startswith("~") else "") for cell in cells))
+        return table
+
+    def show(self, to: "Console") -> None:
+        """Print it with its notes to a rich console."""
+        from rich.text import Text
+
+        to.print(self.rich())
+        for note in self.notes:
+            to.print(Text(printable(note), "dim"))
+
+    def markdown(self, columns: Collection[str] | None = None, as_code: Collection[str] = ()) -> str:
+        """For a page, its notes as paragraphs below. columns: only these, by default all. as_code: of these columns."""
+        shown = [column for column in self.columns if columns is None or column in columns]
+        headers = [(">" if self.is_right(column) else "") + escaped(column) for column in shown]
+        cells = [map(code if column in as_code else escaped, self.cells(column)) for column in shown]
+        return "\n\n".join([markdown_table(headers, zip(*cells, strict=True)), *map(escaped, self.notes)])
+
+    def as_json(self) -> list[dict[str, Any]]:
+        """The rows with a dictionary for each `Ratio` and `Mean`."""
+        return [
+            {column: asdict(cell) if isinstance(cell, Ratio | Mean) else cell for column, cell in row.items()}
+            for row in self.rows
+        ]
 
 
-def _print_ladder(
-    ladder: Ladder,
-    to: Console,
-    used: Mapping[str, GpuUse],
-    limit: Limit | None,
-    missing: Sequence[NotRun],
-) -> None:
-    base = ladder.baseline
-    steps = {row.result.step for row in ladder.rows}
-    cost = (*COST, *(ORIGINAL if beside_original(ladder) else ()))
-    groups = [SPEED, *([LIMIT] if limit else []), cost]
-    groups += [TRACED] if steps & used.keys() else []
-    by_name = columns(ladder, used, limit, missing)
-    groups[2:2] = [ROOFS] if ROOFS[0] in by_name else []
-    notes = notes_of(ladder)
-    everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
-    numbered = [note for note in notes if note not in everywhere]
-    names = [
-        Text(printable(row.step, 80)) if isinstance(row, NotRun) else _marked(row.result, numbered)
-        for row in rows_of(ladder, missing)
-    ]
-    to.print(
-        f"\n[bold]{escape(printable(base.model))}[/], {escape(printable(base.data_label))}, {base.size_label}, on "
-        f"[bold]{escape(printable(base.device))}[/] ({base.environment.cores} CPU cores), "
-        f"torch {escape(printable(base.environment.torch))}\n"
-    )
-    for table in _tables(names, [[by_name[name] for name in group] for group in groups], to):
-        to.print(table)
-        to.print()
-    to.print(Text(summary(ladder), "bold"))
-    if max(half_spread(row.result) for row in ladder.rows) > UNSTEADY:
-        to.print(
-            Text(
-                "UNSTEADY: the windows of a step differ widely, so something else kept this machine busy. Run it "
-                "again, or more rounds.",
-                "red",
-            )
-        )
-    if not is_first_step(base):
-        to.print(Text(f"No run of 00_baseline is here: everything is relative to {printable(base.step)}.", "yellow"))
-    for note in everywhere:
-        to.print(Text(f"All: {printable(note)}.", "yellow"))
-    for number, note in enumerate(numbered, start=1):
-        to.print(Text(f"[{number}] {printable(note)}", "yellow"))
-    for not_run in missing:
-        to.print(Text(f"{printable(not_run)}.", "yellow"))
-    to.print(Text(_legend(ladder, groups, limit, matrix_units(used)), "dim"))
+def text(cell: Cell | Mapping[str, Any], template: str | None = None) -> str:
+    """A cell for people: "~1.02x (0.97-1.08)", "0.31 (0.25 to 0.37)", "yes"; "-" for None.
+
+    template: for a number, as "{:.1f}"; without, a float has three digits, or all before its decimal point.
+    """
+    if isinstance(cell, Mapping):
+        return str(Ratio(**cell) if "ratio" in cell else Mean(**cell))
+    if cell is None:
+        return "-"
+    if isinstance(cell, bool):
+        return "yes" if cell else "no"
+    if template and not isinstance(cell, str | Ratio | Mean):
+        return template.format(cell)
+    if isinstance(cell, float):
+        return f"{cell:.0f}" if abs(cell) >= 100 else f"{cell:.3g}"
+    return printable(cell)
 
 
-def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | None, units: str) -> str:
-    on_cpu = ladder.baseline.device_type == "cpu"
-    memory = "the profiler's peak (weights not in it)" if on_cpu else "the GPU allocator's peak"
-    traced = OF_TRACES.format(units) if TRACED in groups else NO_GPU if on_cpu else ""
-    original = (
-        f"original: as published for a {published.DEVICE} at 224 px, against its own baseline; not measured here."
-    )
-    return (
-        f"{intervals(ladder)}\n"
-        "images/s: the median timed window, no profiler running; window ±: half the windows' range. "
-        f"memory: {memory}. batch MB: what a batch moves to the device.\n"
-        f"{_of_limit(limit) if limit else ''}{OF_ROOFS if ROOFS in groups else ''}{traced}"
-        f"{original if beside_original(ladder) else ''}"
-    ).rstrip()
+def markdown_table(headers: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
+    """Rows of Markdown as a table. headers: a column whose header begins with ">" is right-aligned."""
+    rules = ["--:" if header.startswith(">") else "---" for header in headers]
+    lines = [_row(header.removeprefix(">") for header in headers), f"|{'|'.join(rules)}|"]
+    return "\n".join([*lines, *(_row(cells) for cells in rows)])
 
 
-def _of_limit(limit: Limit) -> str:
-    rough = ", a smoke run" if limit.quick else ""
-    return (
-        f"% of limit: images/s over those of the model alone, without input pipeline ({limit.fastest.kind}, batch "
-        f"{limit.batch_size}, {limit.precision}, {limit.started[:10]}{rough}: `limit`); a row's batch and precision "
-        "may differ, and near 100% the windows of both overlap.\n"
-    )
+def escaped(text: object) -> str:
+    """Text out of a file, for a page: nothing in it acts as HTML, a link or a mark."""
+    return re.sub(r"([\\`*\[\]|])", r"\\\1", printable(text).replace("&", "&amp;").replace("<", "&lt;"))
 
 
-def _tables(names: Sequence[Text], groups: Iterable[list[Column]], to: Console) -> list[Table]:
-    """As few tables as the console's width allows, each of one group of columns or more, in order."""
-    tables: list[list[Column]] = []
-    for group in groups:
-        joined = [*tables[-1], *group] if tables else group
-        width = to.measure(_table(names, joined), options=to.options.update(max_width=1000)).maximum
-        if tables and width <= to.width:
-            tables[-1] = joined
-        else:
-            tables.append(group)
-    return [_table(names, group) for group in tables]
+def code(text: object, width: int | None = None) -> str:
+    """A name out of a file, as code; truncated to `width` characters, if given."""
+    return f"`{printable(text, width).replace('`', chr(39)).replace('<!--', '<! --')}`"
 
 
-def _table(names: Sequence[Text], group: Iterable[Column]) -> Table:
-    headers = [column.header if "\n" in column.header else f"\n{column.header}" for column in group]
-    table = plain_table("\nstep", headers)
-    for cells in zip(names, *(column.cells for column in group), strict=True):
-        table.add_row(
-            *(Text(cell, "dim") if isinstance(cell, str) and cell.startswith("~") else cell for cell in cells)
-        )
-    return table
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(map(_cell, cells))} |"
 
 
-def _marked(result: Result, numbered: Sequence[str]) -> Text:
-    """A step's name with the numbers of its notes."""
-    marks = ",".join(str(number) for number, note in enumerate(numbered, start=1) if note in result.notes)
-    return Text.assemble(printable(result.step), (f" [{marks}]" if marks else "", "dim"))
+def _cell(text: str) -> str:
+    return re.sub(r"(?<!\\)\|", "/", printable(text))  # one that is not escaped would begin another cell

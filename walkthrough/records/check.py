@@ -18,7 +18,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-from walkthrough.compare.merging import merged
+from walkthrough.compare.rounds import merged
 from walkthrough.records import allowed, header, page, recording
 from walkthrough.records.header import Header, read_header
 from walkthrough.records.recording import LIMIT

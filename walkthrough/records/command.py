@@ -2,7 +2,7 @@
 
 import argparse
 
-from walkthrough.compare import pace, rounds
+from walkthrough.compare import pace, tour
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import folder
 
@@ -12,7 +12,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     from common.options import add_step_options
 
     add_step_options(parser, logdir=ROOT / "logs" / "reference")
-    rounds.add_options(parser, "--runs", default=rounds.RECORDED)
+    tour.add_round_options(parser, "--runs", default=tour.RECORDED)
     pace.add_option(parser)
     instead = parser.add_mutually_exclusive_group()
     instead.add_argument(

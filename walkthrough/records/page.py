@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from walkthrough.compare import compare, markdown
+from walkthrough.compare import markdown, rounds
 from walkthrough.compare.summary import intervals, notes_of, summary
 from walkthrough.records import header
 from walkthrough.results import result
@@ -23,7 +23,7 @@ def page(folder: str | Path) -> str:
     results, _ = result.read_results(folder)
     if not results:
         return ""
-    ladder = compare.ladders(results, compare.recorded_rounds(folder, results))[0]
+    ladder = rounds.ladders(results, rounds.recorded_rounds(folder, results))[0]
     settings = header.read_header(folder / header.FILE).settings
     base, environment = ladder.baseline, ladder.baseline.environment
     windows = len(base.samples_per_second.windows)

@@ -3,8 +3,8 @@
     logs/reference/<device>/
         record.json                      settings, environment and code of all runs: the same, or the record is refused
         NN_name/runs/1.json …            `result.json` of each run, as it was written
-        NN_name/result.json              all runs of the step as one (see `merging.merged`)
-        NN_name/NN_name.<ms>.pt.trace.json.gz  one run's trace (`merging.traced`), small, this machine not named in it
+        NN_name/result.json              all runs of the step as one (see `rounds.merged`)
+        NN_name/NN_name.<ms>.pt.trace.json.gz  one run's trace (`rounds.traced`), small, this machine not named in it
         NN_name/events.out.tfevents.…    the same run's scalars, for TensorBoard
         NN_name/not_run.json             in the place of all that, where the step could not be run: why not
         README.md                        the table of all that
@@ -29,7 +29,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from walkthrough.compare import rounds, runner
+from walkthrough.compare import runner, tour
 from walkthrough.compare.pace import FILE as SECONDS
 from walkthrough.compare.pace import Pace
 from walkthrough.records import allowed, page
@@ -54,7 +54,7 @@ from walkthrough.results.result import (
 LIMIT = 1_500_000  # bytes of a file: a record is committed, and a repository should stay quick to clone
 # besides what every step runs
 CODE = (
-    *(f"walkthrough/compare/{name}.py" for name in ("runner", "rounds", "pace", "merging")),
+    *(f"walkthrough/compare/{name}.py" for name in ("runner", "tour", "rounds", "pace")),
     "walkthrough/records/recording.py",
 )
 
@@ -66,7 +66,7 @@ def record_ladder(args: argparse.Namespace) -> int:
     with another device, other settings, versions or code, and where another call is recording into it.
     """
     pace = Pace(args.minutes, say=partial(print, flush=True))
-    schedule = rounds.Schedule.of(args, runner.step_files(), rounds.RECORDED, pace)
+    schedule = tour.Schedule.of(args, runner.step_files(), tour.RECORDED, pace)
     header = _header(args)
     schedule.without_effect = without_effect(args, schedule.scripts)
     folder = args.logdir / folder_name(header)
@@ -181,7 +181,7 @@ def _same_record(path: Path, header: Header) -> None:
         write_json(path, header.as_json())
 
 
-def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: rounds.Schedule) -> int:
+def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: tour.Schedule) -> int:
     from common.options import command_line
 
     codes, show = [], runner.once(partial(print, flush=True))
@@ -190,7 +190,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
     for step in (script.stem for script in schedule.scripts):
         for path in run_files(folder / step):
             schedule.add(int(path.stem), read_result(path))
-        rounds.sum_up(folder / step)  # again: an earlier call may have been stopped between a run and its sum
+        tour.sum_up(folder / step)  # again: an earlier call may have been stopped between a run and its sum
     for number, script in schedule:
         step, kept, label = script.stem, folder / script.stem, schedule.label(number, script.stem)
         if environment.code_hash(*CODE) != header.code:
@@ -208,7 +208,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
         if schedule.is_traced(number, result):
             _publish_small(running / step, kept, result)
         (folder / page.FILE).unlink(missing_ok=True)  # it is of fewer runs, if this call is cut off
-        rounds.keep(kept, number, result)
+        tour.keep(kept, number, result)
         schedule.add(number, result)
         print(f"{label}{result.samples_per_second.median:10.1f} images/s", flush=True)
     page.write_page(folder)
@@ -216,7 +216,7 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: r
     if not interleaved(folder):
         print("These runs are not interleaved: some were made after later ones, and --check refuses them. Record anew.")
     which = f"every step but {', '.join(schedule.not_run)}" if schedule.not_run else "every step"
-    if single := [step for step, runs in schedule.runs.items() if rounds.ran_enough(runs)]:
+    if single := [step for step, runs in schedule.runs.items() if tour.ran_enough(runs)]:
         which += f", 1 of {', '.join(single)}: without effect on this device"
     table = f"{sys.executable} -m walkthrough compare {folder}"
     print(f"{folder} holds {schedule.whole_rounds} run(s) of {which}. The table: {table}")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tensorboard.plugins.base_plugin import TBContext
 
-from walkthrough.compare import compare
+from walkthrough.compare import rounds
 from walkthrough.compare.statistics import Rounds
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.files import open_plain
@@ -162,7 +162,7 @@ class Run:
     def rounds(self) -> Rounds:
         """The windows that the folder keeps round by round; {} where it keeps none, or none that can be read."""
         with suppress(OSError, InputError):
-            return compare.rounds_in(run_files(self.folder), no_links=True)
+            return rounds.rounds_in(run_files(self.folder), no_links=True)
         return {}
 
 

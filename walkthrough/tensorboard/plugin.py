@@ -25,7 +25,7 @@ from werkzeug import wrappers
 from werkzeug.wsgi import wrap_file
 
 from walkthrough.advice import comparison
-from walkthrough.compare import compare, published, roofs, statistics
+from walkthrough.compare import published, roofs, rounds, statistics
 from walkthrough.compare.summary import intervals, notes_of, summary
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
@@ -124,7 +124,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         for folder, runs in folders.items():
             measured = _measured(folder)
             run_of = {id(run.result): run for run in runs}
-            for group in compare.by_setup(run.result for run in runs if run.result):
+            for group in rounds.by_setup(run.result for run in runs if run.result):
                 try:
                     ladder = _ladder(folder.name, [(result, run_of[id(result)]) for result in group], measured)
                     json.dumps(ladder, allow_nan=False)  # else one of them would take the others away
@@ -148,7 +148,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         }
         if len(results) < 2 or runs[0] is runs[1] or results[0].setup != results[1].setup:
             return answer | {"ratio": None}
-        slower, faster = (compare.rounds_of(result, run.rounds()) for result, run in zip(results, runs, strict=True))
+        slower, faster = (rounds.rounds_of(result, run.rounds()) for result, run in zip(results, runs, strict=True))
         return answer | {"ratio": _ratio(statistics.ratio(faster, slower))}
 
     def _digest(self, request: wrappers.Request) -> "dict[str, Any] | wrappers.Response":
@@ -253,7 +253,7 @@ def _measured(folder: Path) -> roofs.Roofs | None:
 def _ladder(folder: str, runs: list[tuple[Result, Run]], measured: roofs.Roofs | None) -> dict[str, Any]:
     """One of the `_ladders`, from the results of one setup and their runs."""
     run_of = {id(result): run for result, run in runs}
-    ladder = compare.ladder([result for result, _ in runs], {result.step: run.rounds() for result, run in runs})
+    ladder = rounds.ladder([result for result, _ in runs], {result.step: run.rounds() for result, run in runs})
     base, notes = ladder.baseline, set(notes_of(ladder))
     known = measured if measured and measured.setup.matches(base.setup) else None
     rows = [
@@ -269,13 +269,13 @@ def _ladder(folder: str, runs: list[tuple[Result, Run]], measured: roofs.Roofs |
     }
 
 
-def _row(row: compare.Row, run: Run, notes: Collection[str]) -> dict[str, Any]:
+def _row(row: rounds.Row, run: Run, notes: Collection[str]) -> dict[str, Any]:
     """A row of `_ladders`. needs: "needs a GPU" where the step's change has no effect, and then no ratio.
 
     notes: those that `compare` prints; the row has no others.
     """
     result = asdict(row.result)
-    low, high = compare.spread(row.result)
+    low, high = rounds.spread(row.result)
     return {key: result[key] for key in RESULT_FIELDS} | {
         "run": run.name,
         "notes": [note for note in row.result.notes if note in notes],
@@ -291,7 +291,7 @@ def _row(row: compare.Row, run: Run, notes: Collection[str]) -> dict[str, Any]:
     }
 
 
-def _relative(row: compare.Row) -> dict[str, Any] | None:
+def _relative(row: rounds.Row) -> dict[str, Any] | None:
     if row.relative is statistics.SAME:  # the baseline, not grey
         return asdict(row.relative) | {"resolved": True, "text": "1.00x"}
     return _ratio(row.relative) if row.acts else None

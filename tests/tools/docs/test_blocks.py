@@ -8,15 +8,17 @@ from dataclasses import asdict, replace
 import pytest
 from support import CPU_RECORD, ROOT, make_limit, make_result
 
-from labs.shared.study import FILE, Claim, LabStudy
+from labs.shared.study import FILE
 from studies.study import STUDIES
-from tools.docs import figures, page_tables, pages, recorded
+from tools.docs import figures, gpu_memory, page_tables, pages, recorded
 from tools.docs.blocks import BLOCKS, same_round
 from tools.docs.recorded import Course, Recorded
-from walkthrough.compare import gpu_memory, published
-from walkthrough.compare.compare import Row
+from walkthrough.compare import published
+from walkthrough.compare.rounds import Row
 from walkthrough.compare.statistics import SAME, Ratio
-from walkthrough.memory.record import GPUS
+from walkthrough.compare.study import Claim, Study
+from walkthrough.memory.fit import CONTEXT_BYTES, GPUS, Prediction
+from walkthrough.memory.tracker import KINDS
 from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.errors import InputError
@@ -110,8 +112,8 @@ def test_transfers_have_columns_of_copies_where_a_trace_shows_one(course, gpu_co
 
 
 def test_every_study_has_tables_that_name_its_command_where_it_was_not_recorded(gpu_course):
-    assert set(page_tables.COMMANDS) == set(STUDIES) == {of for of, _ in page_tables.STUDIES}
-    for of, name in page_tables.STUDIES:
+    assert set(page_tables.COMMANDS) == set(STUDIES)
+    for of, name in [*page_tables.STUDIES, ("overhead", "overhead")]:
         text = f"*Not recorded on made-up GPU: `python -m walkthrough {page_tables.COMMANDS[of]}`.*"
         assert BLOCKS["table"](gpu_course, of, name) == text
     assert "No figure" in BLOCKS["figure"](gpu_course, "roofline")
@@ -187,14 +189,13 @@ def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path, own_cpu
 def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_records):
     names = [name for of, name in page_tables.TABLES if of == "fit"]
     without = Course(recorded.records(own_gpu_records))
-    assert all(
-        BLOCKS["table"](without, "fit", name).startswith("*Not recorded: `python -m walkthrough fit") for name in names
-    )
+    texts = [BLOCKS["table"](without, "fit", name) for name in names]
+    assert all(text.startswith("*Not recorded: `python -m tools.docs.gpu_memory`") for text in texts)
     environment = without.shown.ladder.baseline.environment
-    sizes = dict.fromkeys(gpu_memory.KINDS, 0) | {"activations": 2_259_000_000}
+    sizes = dict.fromkeys(KINDS, 0) | {"activations": 2_259_000_000}
     settings = ("mobilenet_v2", 224, 32, "float32", 2_259_000_000, sizes, 2_400_000_000)
-    one = gpu_memory.Prediction("00_baseline", [], *settings, largest={str(GPUS["T4"]): 199})
-    fit = gpu_memory.Fit(1, gpu_memory.CONTEXT_BYTES, [one], {"01_amp": "why <b>"}, environment, "")
+    one = Prediction("00_baseline", [], *settings, largest={str(GPUS["T4"]): 199})
+    fit = gpu_memory.Fit(1, CONTEXT_BYTES, [one], {"01_amp": "why <b>"}, environment, "")
     result.write_json(own_gpu_records / gpu_memory.FILE, asdict(fit))
     course = Course(recorded.records(own_gpu_records))
     assert "| `00_baseline` | allocated | 2.51 | 2.26 | -10.0% | 2.26 |" in BLOCKS["table"](course, "fit", "published")
@@ -271,9 +272,9 @@ def of_lab(tmp_path):
         Claim("faster", "It is <b>faster</b>.", 1.5, 1.2, 1.8, True),
         Claim("other", "Another.", None, None, None, None),
     ]
-    study = LabStudy(
-        schema=1, lab="mine", device="A CPU", environment=environment, started="2026-01-01", tables={"workers": rows},
-        claims=claims, quick=True, notes=["no GPU: nothing waits"],
+    study = Study(
+        name="mine", lab="mine", device="A CPU", environment=environment, started="2026-01-01",
+        tables={"workers": rows}, claims=claims, quick=True, notes=["no GPU: nothing waits"],
     )  # fmt: skip
     (tmp_path / "labs" / "mine").mkdir(parents=True)
     result.write_json(tmp_path / "labs" / "mine" / FILE, asdict(study))

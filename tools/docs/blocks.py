@@ -18,9 +18,8 @@ from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
 from walkthrough.compare import runner
-from walkthrough.compare.markdown import ladder_table
+from walkthrough.compare.ladder import DEVICE, MODEL, PUBLISHED, page_table
 from walkthrough.compare.predictions import Prediction
-from walkthrough.compare.published import DEVICE, MODEL, PUBLISHED
 from walkthrough.compare.rounds import Ladder, half_spread
 from walkthrough.compare.rounds import Row as LadderRow
 from walkthrough.compare.study import claim_rows
@@ -183,7 +182,7 @@ def number(course: Course, step: str) -> str:
     row, at = shown.row(step), shown.steps.index(step)
     rows = [*filter(None, [shown.ladder.before(row)]), row]
     steps = [row.result.step for row in rows]
-    table = ladder_table(shown.ladder, shown.limit, steps, gains=False)
+    table = page_table(shown.ladder, shown.limit, steps, gains=False)
     skipped = steps[0] if steps[0] != shown.steps[max(0, at - 1)] else ""
     return "\n\n".join(filter(None, (table, course.measured, _gain(rows, skipped), _published(step))))
 

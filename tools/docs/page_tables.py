@@ -18,9 +18,7 @@ from studies.sweep import Sweep
 from tools.docs import gpu_memory, others, strips
 from tools.docs.recorded import Course
 from walkthrough.compare.figures import ladder_title
-from walkthrough.compare.markdown import ladder_table
-from walkthrough.compare.published import PUBLISHED
-from walkthrough.compare.summary import intervals, summary
+from walkthrough.compare.ladder import PUBLISHED, intervals, page_table, summary
 from walkthrough.compare.table import Table, code, escaped, markdown_table
 from walkthrough.records import samples
 from walkthrough.results.errors import InputError
@@ -33,7 +31,7 @@ def _ladders(course: Course) -> str:
     for recorded in course.records:
         parts += [
             f"### {escaped(ladder_title(recorded.ladder))}",
-            ladder_table(recorded.ladder, recorded.limit),
+            page_table(recorded.ladder, recorded.limit),
             f"**{escaped(summary(recorded.ladder))}** {intervals(recorded.ladder)}",
             f"[The record]({course.to_logs}/{recorded.folder.name}/README.md).",
         ]

@@ -13,7 +13,7 @@ from studies.study import STUDIES
 from tools.docs import figures, gpu_memory, page_tables, pages, recorded
 from tools.docs.blocks import BLOCKS, same_round
 from tools.docs.recorded import Course, Recorded
-from walkthrough.compare import published
+from walkthrough.compare.ladder import PUBLISHED
 from walkthrough.compare.rounds import Row
 from walkthrough.compare.statistics import SAME, Ratio
 from walkthrough.compare.study import Claim, Study
@@ -45,9 +45,9 @@ def test_the_diff_on_a_page_is_that_of_the_files():
 
 
 def test_the_originals_figures_agree_with_each_other():
-    for row in published.PUBLISHED.values():
+    for row in PUBLISHED.values():
         assert row.batch_size / row.step_ms * 1e3 == pytest.approx(row.images_per_second, rel=0.005)
-        assert row.images_per_second / published.PUBLISHED["00_baseline"].images_per_second == pytest.approx(
+        assert row.images_per_second / PUBLISHED["00_baseline"].images_per_second == pytest.approx(
             row.relative, abs=0.01
         )
 
@@ -242,7 +242,7 @@ def test_a_row_for_each_machine_and_one_marked_as_others(gpu_course):
         gained = [one for one in shown.ladder.rows if one.gain and one.gain.low > 1]
         assert f"`{gained[-1].result.step}` | {gained[-1].relative}" in row
     assert "others'" in rows[-1]
-    assert f"{published.PUBLISHED['05_pinned_memory'].relative:.2f}x" in rows[-1]
+    assert f"{PUBLISHED['05_pinned_memory'].relative:.2f}x" in rows[-1]
 
 
 def test_the_page_of_the_samples_lists_all_and_shows_what_explain_says(course):

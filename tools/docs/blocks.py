@@ -17,13 +17,13 @@ from tools.docs.page_tables import COMMANDS, TABLES, stored
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
-from walkthrough.compare import runner
 from walkthrough.compare.ladder import DEVICE, MODEL, PUBLISHED, page_table
 from walkthrough.compare.predictions import Prediction
 from walkthrough.compare.rounds import Ladder, half_spread
 from walkthrough.compare.rounds import Row as LadderRow
 from walkthrough.compare.study import claim_rows
 from walkthrough.compare.table import Table, code, escaped, markdown_table
+from walkthrough.compare.tour import step_files
 from walkthrough.explain.text import sentence
 from walkthrough.records import samples
 from walkthrough.results.environment import ROOT
@@ -155,7 +155,7 @@ def screenshot(course: Course, name: str) -> str:
 
 def diff(course: Course, before: str, after: str) -> str:
     """What changes from one step's code to the next, docstrings aside; or from one mystery's program to the fixed."""
-    files = {file.stem: file for file in (*runner.step_files(), *mysteries.PROGRAMS.glob("*.py"))}
+    files = {file.stem: file for file in (*step_files(), *mysteries.PROGRAMS.glob("*.py"))}
     if missing := [name for name in (before, after) if name not in files]:
         raise InputError(f"there is no program {missing[0]}")
     is_step = files[before].parent.name == "steps"
@@ -456,7 +456,7 @@ def log_entry(course: Course, before: str, step: str, test: str) -> str:
 
 def docstring_part(step: str, part: str) -> str:
     """A part of a step's docstring, such as "Idea", in one line. Raises InputError where there is none."""
-    files = {file.stem: file for file in runner.step_files()}
+    files = {file.stem: file for file in step_files()}
     text = ast.get_docstring(ast.parse(files[step].read_text(encoding="utf-8"))) if step in files else ""
     found = re.search(_PART.format(part), text or "", re.DOTALL | re.MULTILINE)
     if not found:

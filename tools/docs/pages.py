@@ -15,7 +15,7 @@ from tools.docs.blocks import BLOCKS
 from tools.docs.recorded import RECORDS, Course, records
 from walkthrough.compare import predictions
 from walkthrough.compare.figures import svg_text
-from walkthrough.records import page as reference_page
+from walkthrough.records import record
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, one_line_errors
@@ -59,7 +59,7 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> tuple[dict[Path, str], 
     by_folder = sorted(course.records, key=lambda recorded: recorded.folder)
     ladders = [(recorded.ladder, recorded.predictions) for recorded in by_folder]
     files[docs / "predicted.md"] = predictions.markdown(ladders, others.section(others.read_pairs(root))) + "\n"
-    files |= {one.folder / reference_page.FILE: reference_page.page(one.folder) for one in course.records}
+    files |= {one.folder / record.PAGE: record.page(one.folder) for one in course.records}
     return files, course
 
 

@@ -17,7 +17,7 @@ from walkthrough.compare import predictions, rounds
 from walkthrough.compare.study import Study as LabStudy
 from walkthrough.compare.study import read as read_lab
 from walkthrough.compare.table import escaped
-from walkthrough.records import header
+from walkthrough.records import record
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
@@ -164,7 +164,7 @@ def records(root: Path = RECORDS) -> list[Recorded]:
     GPUs come before CPUs, the course's own model before others, more windows before fewer. Raises InputError where
     there is none.
     """
-    every = [read(path.parent) for path in sorted(root.glob(f"*/{header.FILE}"))]
+    every = [read(path.parent) for path in sorted(root.glob(f"*/{record.FILE}"))]
     if not every:
         raise InputError(f"{root} holds no recorded ladder: `python -m walkthrough record` makes one")
     return sorted(every, key=_rank)

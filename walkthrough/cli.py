@@ -20,10 +20,7 @@ from walkthrough.results.errors import InputError, OneLineParser, exit_code
 COMMANDS = {  # the module of each, and what it does
     "tour": ("walkthrough.compare.tour", "Run every step in order, then compare them."),
     "compare": ("walkthrough.compare.ladder", "Show the runs of a folder side by side."),
-    "explain": (
-        "walkthrough.explain.command",
-        "Read a torch.profiler trace: where a step's time goes, what to do next.",
-    ),
+    "explain": ("walkthrough.explain.command", "Read a torch.profiler trace: where the time goes, what to do next."),
     "trace": ("walkthrough.attach.trace_command", "Trace the training in any command: trace -- python train.py"),
     "time": ("walkthrough.attach.time_command", "Time two training commands: time -- COMMAND A --versus COMMAND B"),
     "record": ("walkthrough.records.record", "Run the ladder N times, interleaved, into logs/reference/<device>/."),

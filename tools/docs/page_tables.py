@@ -150,14 +150,20 @@ def _kernels(course: Course, *names: str) -> str:
 COMMANDS = {"limit": "limit", "input": "limit --input", "ablation": "ablate", "overhead": "overhead", "sweep": "sweep"}
 
 
-def stored(course: Course, name: str, of: str) -> str:
-    """A table of a study, and what follows from it; with its first table what it was measured with, and its notes."""
+def stored(course: Course, name: str, of: str, part: str = "") -> str:
+    """A table of a study and what follows from it; with its first table what it was measured with, and its notes.
+
+    part: "table" or "text" for one of the two. Raises InputError for an unknown table.
+    """
     result = course.shown.study(name)
     if result is None:
         return _not_recorded(course, name)
     if of not in getattr(result, "tables", {}):
         raise InputError(f"there is no table {of} of {name}")
-    parts = [Table(of, result.tables[of], result.conclusions.get(of, ())).markdown()]
+    sentences = result.conclusions.get(of, ())
+    if part == "text":
+        return "\n\n".join(map(escaped, sentences))
+    parts = [Table(of, result.tables[of], () if part == "table" else sentences).markdown()]
     if of == next(iter(result.tables)):
         parts = [f"{escaped(title(result))}.", *parts, *_notes(result.notes)]
     return "\n\n".join([*parts, course.measured_again])

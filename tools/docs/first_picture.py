@@ -21,7 +21,7 @@ from tools.docs.recorded import Course
 from tools.docs.strips import area
 from tools.docs.traced import BINS, CPU, LOADING, Brief, TracedStep
 from walkthrough.compare.figures import GREY, UNRESOLVED, colour_of, interval_label, short, step_label, svg_text
-from walkthrough.compare.rounds import Ladder
+from walkthrough.compare.rounds import Comparison
 from walkthrough.compare.statistics import Ratio
 from walkthrough.explain.text import sentence
 from walkthrough.results.errors import printable
@@ -264,7 +264,7 @@ def _draw_strip(picture: Picture, shown: Trace, top: float, scale: float) -> flo
     return end + 12
 
 
-def _draw_ladder(picture: Picture, ladder: Ladder, left: float) -> None:
+def _draw_ladder(picture: Picture, ladder: Comparison, left: float) -> None:
     """A bar for each step, times the baseline, with its interval."""
     base = ladder.baseline
     cores = "" if base.device_type == "cuda" else f", {base.environment.cores} CPU cores"

@@ -7,7 +7,7 @@ from tools.docs.recorded import Course
 from walkthrough.compare import markdown
 from walkthrough.compare.markdown import escaped
 from walkthrough.compare.published import DEVICE, MODEL, PUBLISHED
-from walkthrough.compare.rounds import Ladder, Row
+from walkthrough.compare.rounds import Comparison, Row
 from walkthrough.results.environment import ROOT
 
 NOTEBOOK = "colab.ipynb"
@@ -60,7 +60,7 @@ def results(course: Course) -> str:
     return markdown.table(headers, rows)
 
 
-def last_that_gained(ladder: Ladder) -> Row:
+def last_that_gained(ladder: Comparison) -> Row:
     """The last step that is faster than the step before by more than the interval; without any, the last that acts."""
     gained = [row for row in ladder.rows if row.gain and row.gain.resolved and row.gain.ratio > 1]
     return (gained or ladder.acting)[-1]

@@ -9,7 +9,7 @@ from nbclient import NotebookClient
 from support import NAMES, ROOT
 
 from tools.docs.recorded import records
-from walkthrough.compare import markdown
+from walkthrough.compare.ladder import page_table
 
 pytestmark = pytest.mark.xdist_group("notebook")
 NOTEBOOK = ROOT / "docs" / "walkthrough.ipynb"
@@ -31,7 +31,7 @@ def assert_whole(notebook):
     shown = [output.data for output in outputs(notebook) if "data" in output]
     assert sum("| `05_pinned_memory` |" in data.get("text/markdown", "") for data in shown) >= 2
     figures = [data["image/svg+xml"] for data in shown if "image/svg+xml" in data]
-    assert len(figures) == 7
+    assert len(figures) == 6
     assert all("<svg" in "".join(figure) for figure in figures)
 
 
@@ -40,7 +40,7 @@ def test_the_notebook_is_committed_executed_and_holds_nothing_of_the_machine_it_
     nbformat.validate(notebook)
     assert_whole(notebook)
     shown = records()[0]
-    table = markdown.ladder_table(shown.ladder)  # of what is recorded today
+    table = page_table(shown.ladder)  # of what is recorded today
     assert any(output.get("data", {}).get("text/markdown") == table for output in outputs(notebook)), (
         "run `make docs-notebook`"
     )

@@ -25,7 +25,6 @@ from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.outliers import is_outlier
-from walkthrough.trace.steps import is_loading
 
 ALIKE = 1.05  # times faster: no replay tells gains apart that are closer
 MOST_COMBINED = 3
@@ -331,8 +330,8 @@ def longest_gap(analysis: Analysis, advice: Advice) -> Gap | None:
     if cost.where:
         return _longest(cost.where(a))
     if not a.on_gpu:
-        loading = a.trace.operators.cover(a.trace.named(a.trace.operators, is_loading))
-        return _longest(loading & Cover(a.steps.cpu_start, a.steps.cpu_end)) if "dataloader" in cost.idle else None
+        loading = a.phases.loading & Cover(a.steps.cpu_start, a.steps.cpu_end)
+        return _longest(loading) if "dataloader" in cost.idle else None
     best, longest = None, 0.0
     for gpu in a.idle if cost.idle else ():
         treated = gpu.by_gap[[CAUSES.index(cause) for cause in cost.idle]].sum(axis=0)

@@ -24,7 +24,7 @@ from walkthrough.trace.kernel_names import (
     is_float64,
     short_name,
 )
-from walkthrough.trace.kernels import gpu_ids, has_matrix_units, has_tf32, is_amd, unit_name, vendor
+from walkthrough.trace.kernels import gpu_ids, has_matrix_units, has_tf32, unit_name, vendor
 from walkthrough.trace.memory import direction
 from walkthrough.trace.steps import is_backward, of_steps
 
@@ -140,7 +140,7 @@ def _matrix_ratio(a: Analysis) -> float:
 
     AMD's GPUs are not in the table, and some have the compute capability of one that is.
     """
-    if is_amd(a.trace):
+    if vendor(a.trace) == "amd":
         return HALF_THE_BYTES
     versions = [(gpu.get("computeMajor"), gpu.get("computeMinor")) for gpu in a.trace.gpu_properties]
     known = [MATRIX_RATIO.get(f"{major}.{minor}") for major, minor in versions]
@@ -399,13 +399,10 @@ def _copies_text(a: Analysis, within: np.ndarray, us: float) -> str:
     size_text = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
     text = f"{counted(count, 'copy', 'copies')} within the GPU {per_step(a)}, {size_text}, {rounded_time(us)}"
     text += " with no kernel running"
-    callers = Counter[str]()
-    operators = launching_operators(trace, copies.call[within])
+    operators, length = launching_operators(trace, copies.call[within]), copies.duration[within]
     operators = trace.nesting.around(operators, trace.named(trace.operators, lambda name: name.startswith(_AROUND)))
-    for operator, length in zip(operators.tolist(), copies.duration[within].tolist(), strict=True):
-        if operator >= 0:
-            callers[trace.names[trace.operators.name[operator]]] += length
-    named = [name for name, length in callers.most_common(2) if length >= 0.2 * copies.duration[within].sum()]
+    callers = trace.longest(trace.operators.name[operators[operators >= 0]], length[operators >= 0])
+    named = [name for name, us_inside in callers[:2] if us_inside >= 0.2 * length.sum()]
     return f"{text}, most of it inside {' and '.join(named)}" if named else text
 
 

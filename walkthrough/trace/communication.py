@@ -9,9 +9,9 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace, joined
+from walkthrough.trace.columns import Spans, Trace
 from walkthrough.trace.intervals import Cover, shares
-from walkthrough.trace.kernel_names import is_collective, is_exchange, is_gloo
+from walkthrough.trace.kernel_names import is_collective, is_exchange
 from walkthrough.trace.steps import ROLES, Steps, is_mark, of_steps, roles
 
 MOST_COLLECTIVES = 10_000  # of a trace, whose lengths are compared with those of other ranks: of its first steps
@@ -88,7 +88,7 @@ def _on_cpu(trace: Trace, steps: Steps) -> Communication | None:
 
 
 def _gloo_marks(trace: Trace) -> Spans:
-    return joined([spans.where(trace.named(spans, is_gloo)) for spans in (trace.operators, trace.annotations)])
+    return trace.spans(lambda name: name.startswith("gloo:"), trace.operators, trace.annotations)
 
 
 COMPUTE, OVERLAPPED, EXPOSED = "compute", "overlapped", "exposed"

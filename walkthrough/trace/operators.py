@@ -184,9 +184,7 @@ def innermost_functions(trace: Trace, free: Cover, thread: int) -> list[tuple[st
     functions = python.where(near)
     thread = thread if (functions.thread == thread).any() else int(functions.thread[0])
     innermost, start, end = Nesting(functions).innermost_during(thread, free)
-    times = np.bincount(functions.name[innermost], weights=end - start, minlength=1)
-    order = np.argsort(-times, kind="stable").tolist()
-    return [(plain_name(trace.names[number]), float(times[number])) for number in order if times[number] > 0]
+    return [(plain_name(name), us) for name, us in trace.longest(functions.name[innermost], end - start)]
 
 
 OUTSIDE = "outside of any operator"

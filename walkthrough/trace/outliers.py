@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from walkthrough.trace.columns import Spans, Trace, median
+from walkthrough.trace.columns import Trace, median
 from walkthrough.trace.idle import CAUSES, Idle
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH, Recording
 from walkthrough.trace.steps import ROLES, Steps, is_backward, is_loading
@@ -189,7 +189,7 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
     if not outlying.any():
         return []
     excess, usual_us = _excess(steps), float(median(steps.duration[_usual(steps)]))
-    loading = _loads(trace).cover()
+    loading = trace.spans(is_loading).cover()
     usual_wait_us = float(median(loading.within(steps.cpu_start[~outlying], steps.cpu_end[~outlying])))
     waits_us, by_workers = first_batches(trace, steps.cpu_start, steps.cpu_end)
     found = []
@@ -263,7 +263,7 @@ def with_reasons(trace: Trace, steps: Steps) -> Steps:
     longer = np.flatnonzero(duration - usual > UNEXPLAINED * usual).tolist()
     evaluates = _evaluates(trace, start, end) if longer else []
     begins_epoch = _begins_epoch(trace, start, end) if longer else []
-    saving_us = trace.python.cover(trace.named(trace.python, _SAVING.search)).within(start, end)  # with stacks only
+    saving_us = trace.spans(_SAVING.search, trace.python).cover().within(start, end)  # with stacks only
     waits_us, by_workers = first_batches(trace, start, end)
     for index in longer:
         excess = float(duration[index]) - usual
@@ -297,7 +297,7 @@ def first_batches(trace: Trace, start: np.ndarray, end: np.ndarray) -> tuple[np.
     Two waits with nothing computed between them are one: a new epoch's is from the call that finds the last one's end
     to the end of the call that returns the first batch. The time between them starts the worker processes.
     """
-    waits = _loads(trace)
+    waits = trace.spans(is_loading)
     step = np.searchsorted(start, waits.start, "right") - 1
     waits, step = waits.where(inside := (step >= 0) & (waits.start < end[step])), step[inside]
     longest, by_workers = np.zeros(len(start)), np.zeros(len(start), bool)
@@ -308,10 +308,6 @@ def first_batches(trace: Trace, start: np.ndarray, end: np.ndarray) -> tuple[np.
     one = ~between & (step[1:] == step[:-1])
     np.maximum.at(longest, step[1:][one], (waits.end[1:] - waits.start[:-1])[one])
     return longest, by_workers
-
-
-def _loads(trace: Trace) -> Spans:
-    return trace.operators.where(trace.named(trace.operators, is_loading))
 
 
 def _computes(name: str) -> bool:
@@ -331,7 +327,7 @@ def _lower_median(values: np.ndarray) -> float:
 
 def _begins_epoch(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     """A mask: steps that asked their DataLoader once more than usual."""
-    calls = _counts(_loads(trace).start, start, end)
+    calls = _counts(trace.spans(is_loading).start, start, end)
     usual = _lower_median(calls)
     return (usual > 0) & (calls == usual + 1)
 
@@ -355,5 +351,5 @@ def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     more = np.maximum(passes / usual_passes, 1.0) * MORE
     if usual := _lower_median(forward):
         return (forward >= usual * more) & (alone - _lower_median(alone) >= (forward - usual) / 2)
-    batches = _counts(_loads(trace).start, start, end)
+    batches = _counts(trace.spans(is_loading).start, start, end)
     return batches >= max(_lower_median(batches), 1.0) * more + 1

@@ -277,9 +277,7 @@ def _last_calls(trace: Trace) -> np.ndarray:
     Of optimizers of several classes only that which is called least counts, of equals the last in a round, as it marks
     the steps of `walkthrough trace`. Calls inside another's, and inside a backward pass, do not count.
     """
-    operators = trace.operators
-    backward = operators.where(trace.named(operators, is_backward))
-    calls = _of_one_thread(operators.where(trace.named(operators, is_optimizer_step)))
+    backward, calls = trace.spans(is_backward), _of_one_thread(trace.spans(is_optimizer_step))
     inside = backward.cover(backward.thread == calls.thread[0]) if len(calls) else Cover()
     before = np.maximum.accumulate(np.append(-np.inf, calls.end[:-1]))
     calls = calls.where((calls.start >= before[: len(calls)]) & ~inside.holds(calls.start))
@@ -295,8 +293,7 @@ def _last_calls(trace: Trace) -> np.ndarray:
 
 def _first_waits(trace: Trace) -> np.ndarray:
     """When waits for a DataLoader begin, µs, sorted: once for all waits between which no operator runs."""
-    operators = trace.operators
-    waits = _of_one_thread(operators.where(trace.named(operators, is_loading)))
+    waits, operators = _of_one_thread(trace.spans(is_loading)), trace.operators
     begun = np.searchsorted(operators.start, waits.start[1:]) > np.searchsorted(operators.start, waits.end[:-1])
     return waits.start[np.append(True, begun)[: len(waits)]]
 

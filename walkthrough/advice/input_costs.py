@@ -8,10 +8,11 @@ that it removes from the step: such a cost has no bound.
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time
 from walkthrough.advice.replay import Change
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
+from walkthrough.trace.columns import once
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction, from_pageable

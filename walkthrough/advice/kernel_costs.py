@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
 from walkthrough.advice.replay import Change
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import launching_operators, places, quantile
+from walkthrough.trace.columns import launching_operators, once, places, quantile
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import (
     CONVOLUTION,

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
 from walkthrough.advice.input_costs import calls_of_copies, no_kernels
 from walkthrough.advice.kernel_costs import chains, fused_away, shortest_us, without
 from walkthrough.advice.replay import Change
@@ -12,7 +12,7 @@ from walkthrough.advice.wait_costs import cpu_work
 from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import distinct, median
+from walkthrough.trace.columns import distinct, median, once
 from walkthrough.trace.communication import exposed_on_cpu
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover, integral

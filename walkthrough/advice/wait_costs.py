@@ -7,14 +7,14 @@ import re
 
 import numpy as np
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
 from walkthrough.advice.input_costs import blocked_share, calls_of_copies, copies_text, without_copies
 from walkthrough.advice.replay import Change
 from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace import outliers
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import Spans, distinct, places
+from walkthrough.trace.columns import Spans, distinct, once, places
 from walkthrough.trace.communication import Communication, exposed_on_cpu
 from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
 from walkthrough.trace.intervals import Cover

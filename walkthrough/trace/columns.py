@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -12,6 +12,23 @@ from msgspec.structs import asdict
 
 from walkthrough.trace.chrome_trace import PARTIAL
 from walkthrough.trace.intervals import Cover
+
+T = TypeVar("T")
+
+
+def once(compute: Callable[[Any], T]) -> Callable[[Any], T]:
+    """A decorator: the result is kept with its only argument, a `Trace` or an `Analysis`, for all that ask for it."""
+    key = f"{compute.__module__}.{compute.__qualname__}"
+
+    @wraps(compute)
+    def computed(of: Any) -> T:
+        kept = vars(of)
+        if key not in kept:
+            kept[key] = compute(of)
+        return kept[key]
+
+    return computed
+
 
 # numpy's own `median`, `quantile` and `unique` import numpy.ma, for arrays with masks: 10 ms.
 

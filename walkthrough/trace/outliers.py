@@ -20,9 +20,7 @@ from walkthrough.trace.steps import ROLES, Steps, is_backward, is_loading
 FEWEST = 3  # steps: of two, neither is the odd one
 FAR = 3.5  # standard deviations, by the median absolute deviation
 LEAST = 0.1  # of the median: less does not matter
-UNKNOWN = (
-    0.25  # of the median: less needs a reason to be more than usual; pairs of public traces agree by this the best
-)
+UNKNOWN = 0.25  # of the median: less needs a reason to be unusual; pairs of public traces agree by this the best
 PART = 0.25  # of what most of the long steps' time is of: what takes less longer is noise, unless its reason is known
 FIRST = 3  # steps of a program, which compile and allocate
 NOTICEABLE = 0.1  # of the time: what long steps take less is within the error of any gain
@@ -94,7 +92,7 @@ def is_outlier(steps: Steps) -> np.ndarray:
     """
     known = _has_reason(steps)
     far = _far(steps.duration, known) & (known | (_excess(steps).argmax(axis=0) != ROLES.index("dataloader")))
-    return far | np.array([CUT in reasons for reasons in _reasons(steps)])
+    return far | np.array([CUT in reasons for reasons in steps.reasons])
 
 
 def _far(duration: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -140,7 +138,7 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     position = np.concatenate([1 + np.arange(before), begin + np.arange(count + after)])
     us = np.concatenate([untraced_us[:before], traced_us, untraced_us[before:]])
     long = np.concatenate([long[:before], outlying, long[before:]])
-    reasons = [*untraced_reasons[:before], *_reasons(steps), *untraced_reasons[before:]]
+    reasons = [*untraced_reasons[:before], *steps.reasons, *untraced_reasons[before:]]
     seen = (position >= FIRST) & np.array([CUT not in step for step in reasons])
     seen[before + count :][:1] = False  # what the profiler leaves behind lengthens the next step
     long &= seen
@@ -196,7 +194,7 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
     for index in np.flatnonzero(outlying).tolist():
         role = int(excess[:, index].argmax())
         gap_us, cause = _longest_gap(idle, float(steps.start[index]), float(steps.end[index]))
-        us, reasons = float(steps.duration[index]), _reasons(steps)[index]
+        us, reasons = float(steps.duration[index]), steps.reasons[index]
         outlier = Outlier(
             steps.names[index], us, us - usual_us, ROLES[role], float(excess[role, index]), gap_us, cause, reasons
         )
@@ -216,12 +214,8 @@ def _workers(trace: Trace) -> str:
     return "kept" if kept.pop() else "anew"
 
 
-def _reasons(steps: Steps) -> list[tuple[str, ...]]:
-    return steps.reasons or [()] * len(steps.names)
-
-
 def _has_reason(steps: Steps) -> np.ndarray:
-    return np.array([bool(reasons) for reasons in _reasons(steps)])
+    return np.array([bool(reasons) for reasons in steps.reasons])
 
 
 def _usual(steps: Steps) -> np.ndarray:
@@ -303,15 +297,13 @@ def first_batches(trace: Trace, start: np.ndarray, end: np.ndarray) -> tuple[np.
     longest, by_workers = np.zeros(len(start)), np.zeros(len(start), bool)
     np.maximum.at(longest, step, waits.duration)
     by_workers[step[trace.named(waits, lambda name: "MultiProcessing" in name)]] = True
-    computing = np.sort(trace.operators.start[trace.named(trace.operators, _computes)])
+    computing = trace.spans(
+        lambda name: _PRODUCT.fullmatch(name) or is_backward(name) or name.startswith("Optimizer.")
+    ).start
     between = np.searchsorted(computing, waits.start[1:]) > np.searchsorted(computing, waits.end[:-1])
     one = ~between & (step[1:] == step[:-1])
     np.maximum.at(longest, step[1:][one], (waits.end[1:] - waits.start[:-1])[one])
     return longest, by_workers
-
-
-def _computes(name: str) -> bool:
-    return bool(_PRODUCT.fullmatch(name) or is_backward(name)) or name.startswith("Optimizer.")
 
 
 def _counts(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -36,11 +36,6 @@ class Idle(Struct, frozen=True):
     by_gap: np.ndarray
     pending: Cover
 
-    @property
-    def queued_share(self) -> float:
-        """How much of the time without a kernel is `queued`, 0..1."""
-        return self.causes_us["queued"] / self.total_us if self.total_us > 0 else 0.0
-
 
 class Stall(Struct, frozen=True):
     """A stretch in which a GPU ran no kernel although work was launched already. us: its length.

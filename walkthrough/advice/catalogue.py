@@ -10,9 +10,10 @@ from msgspec import Struct
 
 from walkthrough.advice import input_costs, kernel_costs, launch_costs, wait_costs
 from walkthrough.advice.evidence import Evidence
-from walkthrough.advice.replay import Change
+from walkthrough.advice.replay import Change, without
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.intervals import Cover
+from walkthrough.trace.kernel_names import LAYOUT
 from walkthrough.trace.kernels import unit_name
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import between_operators
@@ -294,7 +295,7 @@ COSTS = (
         step="09_channels_last",
         on_gpu=kernel_costs.channels_last,
         on_cpu=Evidence("which layout suits a CPU's convolutions, no trace shows"),
-        change=lambda a: kernel_costs.without(kernel_costs.converts_layout(a)),
+        change=lambda a: without(a.named(LAYOUT)),
         error=OTHER_KERNELS,
         finding="layout_conversions",
         shortens_gpu_work=True,
@@ -432,7 +433,7 @@ COSTS = (
         id="fused_attention",
         title="Fuse attention (scaled_dot_product_attention)",
         on_gpu=kernel_costs.fused_attention,
-        change=lambda a: kernel_costs.without(kernel_costs.attention(a)[1]),
+        change=lambda a: without(kernel_costs.attention(a)[1]),
         error=OTHER_KERNELS,
         finding="unfused_attention",
         shortens_gpu_work=True,

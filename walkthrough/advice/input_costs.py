@@ -222,18 +222,21 @@ def no_loader(a: Analysis) -> str:
 
 def small_images(a: Analysis) -> Evidence:
     """Images that worker processes may enlarge: a bound, but no advice, since no trace shows what they do."""
-    if not a.phases.workers:
-        return _LOADS_ITSELF
-    why, share = _loaded_and_copied(a)
-    return Evidence(why, gain=bounded(why, share).gain)
+    found = data_on_device(a)
+    return found if found is _LOADS_ITSELF else Evidence(found.why, gain=found.gain)
 
 
 def data_on_device(a: Analysis) -> Evidence:
     """Batches that are loaded and copied although the data may fit on the GPU."""
     if not a.phases.workers:
         return _LOADS_ITSELF
-    why, share = _loaded_and_copied(a)
-    return bounded(why, share, do="a small data set fits on the GPU, which can prepare it too")
+    waiting, copying = a.idle_share("dataloader"), _copied_batches(a).share
+    return bounded(
+        f"a step waits {step_time(a, waiting)} for its batch, although worker processes load, and "
+        f"{step_time(a, copying)} for its copy",
+        waiting + copying,
+        do="a small data set fits on the GPU, which can prepare it too",
+    )
 
 
 def small_images_on_cpu(a: Analysis) -> Evidence:
@@ -254,12 +257,6 @@ def data_in_memory(a: Analysis) -> Evidence | None:
 
 
 _LOADS_ITSELF = Evidence("the main process loads by itself: that is the first thing to change")
-
-
-def _loaded_and_copied(a: Analysis) -> tuple[str, float]:
-    waiting, copying = a.idle_share("dataloader"), _copied_batches(a).share
-    why = f"a step waits {step_time(a, waiting)} for its batch, although worker processes load, and "
-    return f"{why}{step_time(a, copying)} for its copy", waiting + copying
 
 
 def _slowed_by_workers(a: Analysis) -> tuple[str, float]:

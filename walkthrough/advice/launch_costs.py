@@ -6,14 +6,14 @@ import numpy as np
 
 from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
 from walkthrough.advice.input_costs import calls_of_copies, no_kernels
-from walkthrough.advice.kernel_costs import chains, fused_away, shortest_us, without
-from walkthrough.advice.replay import Change
+from walkthrough.advice.kernel_costs import chains, fused_away, shortest_us
+from walkthrough.advice.replay import Change, without
 from walkthrough.advice.wait_costs import cpu_work
 from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import distinct, median, once
-from walkthrough.trace.communication import exposed_on_cpu
+from walkthrough.trace.communication import alone
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover, integral
 from walkthrough.trace.kernel_names import COLLECTIVE, MATRIX, is_collective, is_compiled, is_exchange
@@ -120,8 +120,9 @@ def fused_already(a: Analysis) -> str:
     compiled = a.trace.spans(COMPILED.search).cover() & a.phases.optimizer
     if compiled.total > a.phases.optimizer.total / 2:
         return "the optimizer is compiled already"
-    if not names or names - UNFUSED or (a.on_gpu and _lacks_foreach(a)):
-        return ""
+    has_foreach = a.trace.has_name(lambda name: name.startswith("aten::_foreach_"), a.trace.operators)
+    if not names or names - UNFUSED or (a.on_gpu and not has_foreach and names - NO_FOREACH):
+        return ""  # foreach=True, the default on a GPU, can be used
     return f"torch has no fused {' and no fused '.join(sorted(names))}"
 
 
@@ -129,12 +130,6 @@ def _classes(a: Analysis) -> set[str]:
     """The names of the optimizers' classes, as `Optimizer.step` is marked with them."""
     names = (_CLASS.match(a.trace.names[number]) for number in distinct(a.trace.operators.name).tolist())
     return {match[1] for match in names if match}
-
-
-def _lacks_foreach(a: Analysis) -> bool:
-    """Whether one of torch's optimizers that has foreach=True, the default on a GPU, does without."""
-    used = a.trace.has_name(lambda name: name.startswith("aten::_foreach_"), a.trace.operators)
-    return not used and bool(_classes(a) & UNFUSED - NO_FOREACH)
 
 
 def _how_to_fuse(a: Analysis) -> str:
@@ -301,7 +296,7 @@ def nothing_to_compile(a: Analysis) -> str:
 def compile_model_on_cpu(a: Analysis) -> Evidence:
     """At best all of the model's time is gone but its convolutions, its matrix products and the loss."""
     phases, model = a.phases, a.phases.model & Cover(a.steps.start, a.steps.end)
-    elsewhere = exposed_on_cpu(a.trace) | pauses(a.between_operators)
+    elsewhere = alone(a.trace) | pauses(a.between_operators)
     products = float(phases.products.within(model.start, model.end).sum()) / a.total_us
     remaining = phases.products | phases.loss | phases.per_step | phases.loading | elsewhere
     share = (model.total - float(remaining.within(model.start, model.end).sum())) / a.total_us

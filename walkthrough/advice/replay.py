@@ -59,6 +59,11 @@ class Change(Struct, frozen=True):
         )
 
 
+def without(kernels: np.ndarray) -> Change:
+    """The kernels of a mask are gone."""
+    return Change(kernels=np.where(kernels, 0.0, 1.0))
+
+
 class Replay:
     """The dependencies of one trace, to be re-timed.
 
@@ -254,7 +259,9 @@ class Replay:
 
     def _replayed(self, change: Change) -> tuple[tuple[list[float], list[float]], np.ndarray]:
         """When steps' marks begin and end, and when each device work ends."""
-        saved = _saved(change.cpu, self._staying, float(self._origin()))
+        tables = (self.trace.runtime, self.trace.kernels, self.trace.copies, self.trace.sets)
+        before = min(self.steps.cpu_start[0], *(spans.start[0] for spans in tables if len(spans)), np.inf) - 1.0
+        saved = _saved(change.cpu, self._staying, float(before))
         factors = self._factors(change)
         duration = (self._end - self._start) * factors
         delay = np.where(self._staged, self._delay * np.minimum(factors, 1), self._delay)
@@ -301,12 +308,6 @@ class Replay:
             moved = (time - saved(time)).tolist()
             marks.append([base + shifts[min(at, done)] for base, at in zip(moved, done_at, strict=True)])
         return (marks[0], marks[1]), np.array(end)
-
-    def _origin(self) -> float:
-        """Before everything that is replayed."""
-        tables = (self.trace.runtime, self.trace.kernels, self.trace.copies, self.trace.sets)
-        times = [spans.start[0] for spans in tables if len(spans)]
-        return min([float(self.steps.cpu_start[0]), *times]) - 1.0
 
     def _factors(self, change: Change) -> np.ndarray:
         """The factor of each device work's duration."""

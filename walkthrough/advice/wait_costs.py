@@ -9,16 +9,16 @@ import numpy as np
 
 from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
 from walkthrough.advice.input_costs import blocked_share, calls_of_copies, copies_text, without_copies
-from walkthrough.advice.replay import Change
+from walkthrough.advice.replay import Change, without
 from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace import outliers
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import Spans, distinct, once, places
-from walkthrough.trace.communication import Communication, exposed_on_cpu
+from walkthrough.trace.communication import Communication, alone
 from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
+from walkthrough.trace.kernel_names import COLLECTIVE, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
 from walkthrough.trace.operators import between_operators, innermost_functions, stepping_thread
@@ -264,19 +264,13 @@ def slowest_rank(a: Analysis) -> Evidence | None:
 
 def hidden_collectives(a: Analysis) -> Change:
     """Collectives run beside the rest, and no step is faster than they are."""
-    kernels, steps, collective = a.trace.kernels, a.whole.steps, a.of_kind(COLLECTIVE)
-    alone = kernels.cover(collective).within(steps.start, steps.end)
-    return Change(kernels=np.where(collective, 0.0, 1.0), at_least=alone)
+    steps, collective = a.whole.steps, a.of_kind(COLLECTIVE)
+    return without(collective) | Change(at_least=a.trace.kernels.cover(collective).within(steps.start, steps.end))
 
 
 def while_only_communicating(a: Analysis) -> Cover:
     """When, in the steps, a collective runs with nothing beside it."""
-    trace, steps = a.trace, Cover(a.steps.start, a.steps.end)
-    if not len(trace.kernels):
-        return exposed_on_cpu(trace) & steps
-    collective = a.named(is_collective)
-    alone = trace.kernels.cover(collective)
-    return trace.kernels.cover(~collective).gaps(alone.start, alone.end) & steps
+    return alone(a.trace) & Cover(a.steps.start, a.steps.end)
 
 
 def device_queue_stall(a: Analysis) -> Evidence | None:

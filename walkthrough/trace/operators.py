@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from walkthrough.trace.columns import Nesting, Trace, distinct, launching_operators
-from walkthrough.trace.communication import marked_collectives
+from walkthrough.trace.communication import gloo_marks
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import is_compiled, is_matrix_work
 from walkthrough.trace.steps import (
@@ -130,7 +130,7 @@ def between_operators(
     """
     operators = trace.operators
     idle = trace.named(operators, lambda name: is_mark(name) or (loading and is_loading(name)))
-    working = operators.cover(~idle) | trace.runtime.cover() | marked_collectives(trace)
+    working = operators.cover(~idle) | trace.runtime.cover() | gloo_marks(trace).cover()
     return (working | busy if busy else working).gaps(start, end)
 
 

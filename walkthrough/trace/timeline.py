@@ -339,7 +339,11 @@ def thread_names(trace: Trace) -> dict[int, str]:
     devices = trace.device_work.thread
     used = np.concatenate([table.thread for table in spans])
     threads = distinct(used[~np.isin(used, devices)] if len(devices) else used).tolist()
-    main = _main_thread(trace)
+    main = -1
+    if len(trace.operators) or trace.has_name(is_step, trace.annotations):
+        main = stepping_thread(trace)
+    elif filled := [spans.thread for spans in (trace.annotations, trace.runtime, trace.python) if len(spans)]:
+        main = int(np.bincount(filled[0]).argmax())
     roles = {thread: "" for thread in threads} | _named_by(trace, _FUNCTIONS, trace.python)
     roles |= _named_by(trace, _OPERATORS, trace.operators) | _named_by(trace, _OPERATORS, trace.annotations)
     roles |= _given(trace, main)
@@ -376,13 +380,6 @@ def stream_names(trace: Trace) -> dict[int, str]:
             name += f" ({library})"
         names[thread] = name
     return names
-
-
-def _main_thread(trace: Trace) -> int:
-    if len(trace.operators) or trace.has_name(is_step, trace.annotations):
-        return stepping_thread(trace)
-    used = next((spans.thread for spans in (trace.annotations, trace.runtime, trace.python) if len(spans)), None)
-    return -1 if used is None else int(np.bincount(used).argmax())
 
 
 def _named_by(trace: Trace, tests: Mapping[str, Callable[[str], object]], spans: Spans) -> dict[int, str]:

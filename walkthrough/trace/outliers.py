@@ -190,6 +190,11 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
     loading = trace.spans(is_loading).cover()
     usual_wait_us = float(median(loading.within(steps.cpu_start[~outlying], steps.cpu_end[~outlying])))
     waits_us, by_workers = first_batches(trace, steps.cpu_start, steps.cpu_end)
+    loaders = trace.recording.loaders if trace.recording else []
+    persistent = {loader.persistent_workers for loader in loaders if loader.num_workers}
+    workers = "yes"  # of several loaders, which one begins anew is not known
+    if len(persistent) == 1:
+        workers = "kept" if persistent.pop() else "anew"
     found = []
     for index in np.flatnonzero(outlying).tolist():
         role = int(excess[:, index].argmax())
@@ -199,19 +204,10 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
             steps.names[index], us, us - usual_us, ROLES[role], float(excess[role, index]), gap_us, cause, reasons
         )
         if NEW_EPOCH in reasons:
-            us, workers = float(waits_us[index]), _workers(trace) if by_workers[index] else ""
-            outlier = replace(outlier, wait_us=us, usual_wait_us=usual_wait_us, workers=workers)
+            of_workers = workers if by_workers[index] else ""
+            outlier = replace(outlier, wait_us=float(waits_us[index]), usual_wait_us=usual_wait_us, workers=of_workers)
         found.append(outlier)
     return found
-
-
-def _workers(trace: Trace) -> str:
-    """Whether the worker processes of a trace are kept from epoch to epoch: see `Outlier.workers`."""
-    loaders = trace.recording.loaders if trace.recording else []
-    kept = {loader.persistent_workers for loader in loaders if loader.num_workers}
-    if len(kept) != 1:  # of several loaders, which one begins anew is not known
-        return "yes"
-    return "kept" if kept.pop() else "anew"
 
 
 def _has_reason(steps: Steps) -> np.ndarray:
@@ -256,7 +252,8 @@ def with_reasons(trace: Trace, steps: Steps) -> Steps:
     usual = _lower_median(duration)
     longer = np.flatnonzero(duration - usual > UNEXPLAINED * usual).tolist()
     evaluates = _evaluates(trace, start, end) if longer else []
-    begins_epoch = _begins_epoch(trace, start, end) if longer else []
+    asked = _counts(trace.spans(is_loading).start, start, end)
+    begins_epoch = asked == max(_lower_median(asked), 1) + 1
     saving_us = trace.spans(_SAVING.search, trace.python).cover().within(start, end)  # with stacks only
     waits_us, by_workers = first_batches(trace, start, end)
     for index in longer:
@@ -307,21 +304,13 @@ def first_batches(trace: Trace, start: np.ndarray, end: np.ndarray) -> tuple[np.
 
 
 def _counts(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """How many of the times `at` lie in each interval."""
-    at = np.sort(at)
+    """How many of the times `at`, sorted, lie in each interval."""
     return np.searchsorted(at, end) - np.searchsorted(at, start)
 
 
 def _lower_median(values: np.ndarray) -> float:
     """The median; of an even count, the lower of the two in the middle: of two steps, the one that does less."""
     return float(np.sort(values)[(len(values) - 1) // 2])
-
-
-def _begins_epoch(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """A mask: steps that asked their DataLoader once more than usual."""
-    calls = _counts(trace.spans(is_loading).start, start, end)
-    usual = _lower_median(calls)
-    return (usual > 0) & (calls == usual + 1)
 
 
 def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:

@@ -10,26 +10,32 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from common.options import StepOptions, resolved
+from common.options import BATCH_SIZE, StepOptions, add_step_options, options_from, resolved
+from studies import OPTION_TEXTS
+from walkthrough.compare import isolated
+from walkthrough.compare import study as results
 from walkthrough.compare.figures import UNRESOLVED, check_figure_file, reach, save
 from walkthrough.compare.kept import Kept, path_of
-from walkthrough.compare.runner import prepare
 from walkthrough.compare.statistics import Ratio
+from walkthrough.compare.study import LIMIT_SECONDS, Measurements
 from walkthrough.results import result as record
-from walkthrough.results.environment import Environment, current_environment, usable_cores
-from walkthrough.results.errors import InputError
+from walkthrough.results.environment import Environment, current_environment, now, usable_cores
+from walkthrough.results.errors import InputError, folder, whole_number
+from walkthrough.results.result import data_label
 from walkthrough.terminal import console
 
 if TYPE_CHECKING:
     import torch
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
     from rich.console import Console
 
 STUDIES = ("limit", "input", "ablation", "overhead", "sweep")  # the packages, in the order in which pages show them
@@ -125,9 +131,13 @@ def read(kind: type[S], logdir: str | Path) -> S | None:
     return result
 
 
-def read_study(name: str, logdir: str | Path) -> Study | None:
-    """The result of the study of that name, one of `STUDIES`; see `read`."""
-    return module(name).read(logdir)
+def read_study(name: str, logdir: str | Path) -> Any:
+    """The result of the study of that name, one of `STUDIES`; None where there is none. Raises InputError."""
+    of = module(name)
+    if hasattr(of, "FILE"):
+        return of.read(logdir)
+    path = Path(logdir) / f"{name}.json"
+    return results.read(path) if path.exists() else None
 
 
 def module(name: str) -> Any:
@@ -137,7 +147,7 @@ def module(name: str) -> Any:
 
 def files() -> dict[str, str]:
     """{file name: the name of its study} of all studies."""
-    return {module(name).FILE: name for name in STUDIES}
+    return {getattr(module(name), "FILE", f"{name}.json"): name for name in STUDIES}
 
 
 def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOptions:
@@ -145,10 +155,14 @@ def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOption
 
     batch_size: where the command chooses it. Raises InputError for what this machine lacks.
     """
+    from common.data import fetch_cifar10
     from common.device import disable_tf32
 
+    check_plot(args.plot)
     options = resolved(args, batch_size=batch_size)
-    prepare(options)
+    record.check_writable(options.logdir)
+    if options.download:
+        fetch_cifar10(options.data)
     disable_tf32()
     return options
 
@@ -157,6 +171,113 @@ def check_plot(path: Path | None) -> None:
     """Raise InputError, before measuring, where nothing could be drawn into `path`, if one is named."""
     if path is not None:
         check_figure_file(path)
+
+
+def add_options(
+    parser: argparse.ArgumentParser,
+    without: Collection[str],
+    texts: Mapping[str, str],
+    batch_size: int | None = BATCH_SIZE,
+    runs: str | None = None,
+) -> None:
+    """Add the options of a study's command: those of the steps, --json, --plot, and --runs with its help text, if any.
+
+    without, texts, batch_size: see `add_step_options`.
+    """
+    add_step_options(parser, without=("--stacks", *without), texts={**OPTION_TEXTS, **texts}, batch_size=batch_size)
+    if runs:
+        parser.add_argument("--runs", type=whole_number(1, 100), metavar="N", help=runs)
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument("--plot", type=folder, metavar="FILE", help="draw the result: .svg or .png")
+
+
+def measurements(
+    name: str,
+    options: StepOptions,
+    precision: "torch.dtype | None",
+    data: str | None = None,
+    program: str | None = None,
+    limit_seconds: float = LIMIT_SECONDS,
+) -> Measurements:
+    """The `Measurements` of a study. data: None where it trains on noise. program: the module that ends with `serve`,
+    by default the study's own.
+    """
+    import torch
+
+    from common.device import dtype_name
+
+    shared = setup(options, data)
+    begins = {
+        "name": name,
+        "device": shared.device,
+        "setup": shared,
+        "precision": precision and dtype_name(precision),
+        "seed": options.seed,
+        "environment": current_environment(torch.__version__, torch.version.cuda),
+        "started": now(),
+    }
+    command = isolated.module(f"studies.{program or name}")
+    return Measurements(begins, options, command, "studies/*.py", limit_seconds)
+
+
+serve = partial(results.serve, options_from=options_from)
+
+
+def run(
+    args: argparse.Namespace,
+    measure: Callable[[], results.Study],
+    figure: Callable[[results.Study], "Figure"],
+    more: str = "",
+) -> int:
+    """Measure, write the study's file into `args.logdir`, draw `args.plot` if given, print. Returns the exit code.
+
+    measure: may print its progress. more: for the line that names the written file.
+    """
+    with progress_on_stderr(args.json):
+        result = measure()
+        path = args.logdir / f"{result.name}.json"
+        results.write(path, result)
+        if args.plot:
+            save(figure(result), args.plot)
+            print(f"drawn: {args.plot}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(result.as_json(), indent=2))
+    else:
+        to = console()
+        to.print(
+            f"\n{title(result)} ({result.environment.cores} CPU cores), torch {result.environment.torch}", markup=False
+        )
+        results.show(result, to)
+        print(f"written to {path}{more}")
+    return 0
+
+
+def title(result: results.Study) -> str:
+    """What a study was measured with: model, data, batch, image size, precision, device."""
+    own = result.setup
+    if own is None:
+        return result.device
+    data = [data_label(own.data)] if own.data else []
+    batch = [f"batch {result.measured['batch_size']}"] if "batch_size" in result.measured else []
+    return ", ".join(
+        [
+            own.model,
+            *data,
+            *batch,
+            f"{own.image_size} px",
+            *([result.precision] if result.precision else []),
+            own.device,
+        ]
+    )
+
+
+def unsteady(runs: Iterable[Sequence[float]], what: str = "windows of one run") -> list[str]:
+    """A note where the numbers of any of `runs` differ widely; `what` they are."""
+    from walkthrough.compare.ladder import UNSTEADY  # needs rich
+
+    if any((max(numbers) - min(numbers)) / 2 > UNSTEADY * statistics.median(numbers) for numbers in runs if numbers):
+        return [f"UNSTEADY: {what} differ widely, so something else kept this machine busy: run it again"]
+    return []
 
 
 def kept(name: str, options: StepOptions) -> Kept:

@@ -4,7 +4,8 @@ from typing import Any
 
 from labs.memory import published
 from labs.memory.model import PUBLISHED, resnext
-from labs.shared.study import Claim, Row, above, inside, mean, of_pairs, ratio
+from walkthrough.compare.statistics import mean, of_pairs, ratio
+from walkthrough.compare.study import Claim, Row, above, inside
 
 import torch
 

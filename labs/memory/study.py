@@ -20,7 +20,9 @@ from common.options import StepOptions
 from labs.memory import audit, published
 from labs.memory.model import DEFAULTS, resnext
 from labs.shared.extras import imported
-from labs.shared.study import Mean, Measuring, NotMeasured, Row, lab_options, mean, ratio, report
+from labs.shared.study import lab_options, measurements, report
+from walkthrough.compare.statistics import Mean, mean, ratio
+from walkthrough.compare.study import Measurements, NotMeasured, Row
 from walkthrough.results.errors import InputError, one_line_errors
 from walkthrough.results.result import data_label
 
@@ -42,7 +44,7 @@ COMPILED_ROUNDS = {True: 1, False: 5}  # compiling takes most of a minute each t
 class Study:
     """The measurements, table by table. lab: measures. notes: what could not be measured, and why."""
 
-    def __init__(self, lab: Measuring) -> None:
+    def __init__(self, lab: Measurements) -> None:
         self.lab, self.options, self.notes = lab, lab.options, list[str]()
         self.half = half_precision(lab.options)
 
@@ -322,7 +324,7 @@ def main() -> None:
     with torch.device("meta"):
         resnext(options.model)  # refuses a name that is none
     check_cifar10(options.data)  # refuses what is broken
-    study = Study(Measuring("memory", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS))
+    study = Study(measurements("memory", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS))
     steps = study.same_batch()
     if BASELINE not in steps:
         raise InputError(f"nothing to compare with: {study.notes[0]}")

@@ -21,7 +21,8 @@ from labs.pruning.masks import HOW
 from labs.pruning.model import DEFAULTS, width_of
 from labs.pruning.plans import CHANNELS, OTHER_SPARSITIES, RESETS, SPARSITIES, Plan
 from labs.pruning.training import data_of
-from labs.shared.study import Claim, Measuring, NotMeasured, Row, grid_options, report
+from labs.shared.study import grid_options, measurements, report
+from walkthrough.compare.study import Claim, Measurements, NotMeasured, Row
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, one_line_errors
 
@@ -40,7 +41,9 @@ def main() -> None:
     width_of(options.model)
     data, plan = data_of(options)
     options = replace(options, download=False)
-    study = Study(Measuring("pruning", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS, cluster), plan)
+    study = Study(
+        measurements("pruning", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS, cluster), plan
+    )
     in_order, claims = study.measured()
     sizes = f"{len(data.train)} training and {len(data.test)} test images of {data.source}, {options.model}"
     notes = [
@@ -55,7 +58,7 @@ def main() -> None:
 class Study:
     """The measurements. notes: what could not be measured, and why."""
 
-    def __init__(self, lab: Measuring, plan: Plan) -> None:
+    def __init__(self, lab: Measurements, plan: Plan) -> None:
         self.lab, self.quick, self.rounds, self.notes = lab, lab.options.quick, plan.rounds, list[str]()
         self.resets = list(RESETS.get(self.quick, plan.resets))  # the last of them is late
         self.seeds = range(SEEDS[self.quick])

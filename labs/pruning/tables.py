@@ -7,7 +7,8 @@ from typing import Any
 from labs.pruning import published
 from labs.pruning.masks import HOW, magnitudes
 from labs.pruning.measure import PRODUCT, TIMED_SHARE, VARIANTS
-from labs.shared.study import Claim, Mean, Ratio, Row, above, inside, mean, of_pairs, percent, ratio
+from walkthrough.compare.statistics import Mean, Ratio, mean, of_pairs, ratio
+from walkthrough.compare.study import Claim, Row, above, inside, percent
 
 Cell = tuple[float, int]  # sparsity (0..1), the epoch that weights are reset to
 BySeed = Mapping[int, float]  # accuracy, 0..1

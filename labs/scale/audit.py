@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from labs.scale import published
 from labs.scale.measure import EACH, LAST, PIPELINES, SHARDS
 from labs.scale.tables import Answers, ByRound, consumption, efficiency, of_rounds, over, speed_up
-from labs.shared.study import Claim, Ratio, above, of_pairs, ratio
+from walkthrough.compare.statistics import Ratio, of_pairs, ratio
+from walkthrough.compare.study import Claim, above
 
 FIRST, WORKERS, BATCHED = PIPELINES[:3]
 FASTER = 5.0  # times the images/s of decoding per image: the goal of shards

@@ -19,7 +19,8 @@ from labs.scale.batches import bytes_on_disk
 from labs.scale.jpegs import DRAWN, Listing, image_folder, listed
 from labs.scale.measure import ENGINES, PIPELINES, SHARDS
 from labs.scale.model import DEFAULTS, width_of
-from labs.shared.study import Claim, Measuring, NotMeasured, Row, lab_options, report
+from labs.shared.study import lab_options, measurements, report
+from walkthrough.compare.study import Claim, Measurements, NotMeasured, Row
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, one_line_errors
 
@@ -46,7 +47,7 @@ def main() -> None:
     width_of(options.model)
     data = image_folder(options.data)
     train, val = listed(data), listed(data, "val")
-    study = Study(Measuring("scale", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS), data)
+    study = Study(measurements("scale", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS), data)
     in_order, claims = study.measured()
     notes = [*notes_of(options, train, val), *study.notes]
     report(study.lab.study(in_order, claims, notes), options)
@@ -55,7 +56,7 @@ def main() -> None:
 class Study:
     """The measurements. data: the folder of JPEGs. notes: what could not be measured, and why."""
 
-    def __init__(self, lab: Measuring, data: Path) -> None:
+    def __init__(self, lab: Measurements, data: Path) -> None:
         self.lab, self.options, self.quick, self.data = lab, lab.options, lab.options.quick, data
         self.notes: list[str] = []
         own = self.options.image_size

@@ -8,7 +8,8 @@ from typing import Any
 from labs.scale import published
 from labs.scale.measure import EACH, LAST, NEVER, PIPELINES, SHARDS
 from labs.scale.one_rank import EXCHANGES
-from labs.shared.study import Mean, Ratio, Row, mean, percent, ratio
+from walkthrough.compare.statistics import Mean, Ratio, mean, ratio
+from walkthrough.compare.study import Row, percent
 
 FIRST, _, BATCHED = PIPELINES[:3]
 BEFORE = {SHARDS: "03_resized_once", "06_nvjpeg": BATCHED, "07_dali": "06_nvjpeg"}  # where it is not the one above

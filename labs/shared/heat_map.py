@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labs.shared.study import Row, cell_text
 from walkthrough.compare.figures import GREY, ink_on, save, styled
+from walkthrough.compare.study import Row
+from walkthrough.compare.table import text as cell_text
 from walkthrough.results import result
 
 if TYPE_CHECKING:

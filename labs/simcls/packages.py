@@ -9,7 +9,7 @@ averaged first: they share their documents, so another seed is no further packag
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from labs.shared.study import Mean, mean
+from walkthrough.compare.statistics import Mean, mean
 
 Run = dict[str, Any]  # `training.Trained`, as JSON
 Sums = dict[str, Sequence[float]]  # {method: sums over a package's documents, of each kind of ROUGE}

@@ -7,10 +7,11 @@ measures the loader by itself, and the memory of a step by the number of candida
 from dataclasses import replace
 from pathlib import Path
 
-from labs.shared.study import Measuring, NotMeasured, Row, lab_options, report
+from labs.shared.study import lab_options, measurements, report
 from labs.simcls import documents, rouge, tables
 from labs.simcls.data import check_extras
 from labs.simcls.model import DEFAULTS
+from walkthrough.compare.study import Measurements, NotMeasured, Row
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, one_line_errors
 
@@ -29,7 +30,7 @@ def main() -> None:
     texts = documents.corpus(options.data, options.download)
     rouge.kept_rouge(options.data, texts)  # once, here, rather than in the first process that needs it
     options = replace(options, download=False)
-    lab = Measuring("simcls", options, Path(__file__).with_name("measure.py"))
+    lab = measurements("simcls", options, Path(__file__).with_name("measure.py"))
     try:
         quick = options.quick
         runs, not_run = measured_programs(lab, ROUNDS[quick])
@@ -51,7 +52,7 @@ def main() -> None:
     report(lab.study(in_order, claims, [*tables.notes(folds, runs, options.model), *not_run]), options)
 
 
-def measured_programs(lab: Measuring, rounds: int) -> tuple[tables.Runs, list[str]]:
+def measured_programs(lab: Measurements, rounds: int) -> tuple[tables.Runs, list[str]]:
     """{program: its result.json of each round}, and why a program could not be run."""
     runs: tables.Runs = {name: [] for name in PROGRAMS}
     not_run = {}
@@ -67,7 +68,7 @@ def measured_programs(lab: Measuring, rounds: int) -> tuple[tables.Runs, list[st
     return runs, [f"{name} was not run: {why}" for name, why in not_run.items()]
 
 
-def measured_memory(lab: Measuring) -> tables.Memory:
+def measured_memory(lab: Measurements) -> tables.Memory:
     """{candidates: (as it is, checkpointed)}; None for what does not fit."""
 
     def one(candidates: int, checkpointed: bool) -> dict | None:
@@ -81,7 +82,7 @@ def measured_memory(lab: Measuring) -> tables.Memory:
     return {candidates: (one(candidates, False), one(candidates, True)) for candidates in CANDIDATES}
 
 
-def measured_loading(lab: Measuring) -> list[Row]:
+def measured_loading(lab: Measurements) -> list[Row]:
     """Documents per second of the loader alone, by its workers."""
     most = max(2, min(8, usable_cores()))
     return [

@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from labs.shared.study import Claim, Row, mean, ratio
 from labs.simcls import published
 from labs.simcls.packages import difference, over_packages, over_seeds, percent
 from labs.simcls.training import METHODS, ranking_model
+from walkthrough.compare.statistics import mean, ratio
+from walkthrough.compare.study import Claim, Row
 
 Runs = dict[str, list[dict[str, Any]]]  # {program: its result.json of each round}
 Memory = dict[int, tuple[dict[str, Any] | None, dict[str, Any] | None]]  # {candidates: (as it is, checkpointed)}

@@ -9,10 +9,11 @@ import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
-from labs.shared.study import FILE, LabStudy, read
+from labs.shared.study import FILE
+from walkthrough.compare.study import Study, read
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError, exit_in_one_line
 
 HERE = Path(__file__).parent
 RECORDED = ROOT / "logs" / "reference" / "labs" / "speedrun" / FILE
@@ -26,7 +27,7 @@ def programs() -> list[Path]:
     return sorted(HERE.glob("[0-9][0-9]_*.py"))
 
 
-def claim(program: str, study: LabStudy | None) -> str:
+def claim(program: str, study: Study | None) -> str:
     """What a program reaches, in words: accuracy, time, in how many races, on what."""
     row = next((row for row in study.tables["ladder"] if row["program"] == program), None) if study else None
     if study is None or row is None:
@@ -54,14 +55,14 @@ def with_head(text: str, reaches: str) -> str:
     return new
 
 
-def recorded(path: Path = RECORDED) -> LabStudy | None:
+def recorded(path: Path = RECORDED) -> Study | None:
     """The recorded study; None where there is none."""
     return read(path) if path.exists() else None
 
 
-@one_line_errors()
 def main(words: Sequence[str]) -> None:
     """Exit code 2 with one line where `--check` finds heads out of date."""
+    exit_in_one_line()
     names = [word for word in words if word != "--check"]
     if len(names) > 1 or any(name.startswith("-") for name in names):
         raise InputError("give one study.json at most, and --check")

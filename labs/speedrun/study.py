@@ -17,7 +17,7 @@ from typing import Any
 from common.device import autocast_notes, device_name
 from labs.shared.heat_map import HeatMap, write
 from labs.shared.images import DataSet
-from labs.shared.study import Measuring, NotMeasured, Row, lab_options, report
+from labs.shared.study import lab_options, measurements, report
 from labs.speedrun import tables
 from labs.speedrun.data import data_set
 from labs.speedrun.measure import SGD, options_of
@@ -25,6 +25,7 @@ from labs.speedrun.model import DEFAULTS, width_of
 from labs.speedrun.plans import SETTINGS
 from labs.speedrun.race import RaceOptions
 from labs.speedrun.tables import FASTER_RATE, LAST, NAIVE, PROGRAMS, Races, race_of
+from walkthrough.compare.study import Measurements, NotMeasured, Row
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, one_line_errors
 
@@ -67,7 +68,7 @@ MIRRORING = {"not mirrored": {"flip": False}}  # where images may be
 class Study:
     """The measurements. notes: what was left out, and why."""
 
-    def __init__(self, lab: Measuring, setting: RaceOptions, data: DataSet) -> None:
+    def __init__(self, lab: Measurements, setting: RaceOptions, data: DataSet) -> None:
         self.lab, self.setting, self.data, self.notes = lab, setting, data, list[str]()
         self.quick = lab.options.quick
         self.processes = usable_cores() if setting.device == "cpu" else 2
@@ -234,7 +235,9 @@ def main() -> None:
     width_of(options.model)
     setting = options_of(options, 0)
     data = data_set(setting)
-    study = Study(Measuring("speedrun", options, Path(__file__).with_name("measure.py"), SECONDS_LIMIT), setting, data)
+    study = Study(
+        measurements("speedrun", options, Path(__file__).with_name("measure.py"), SECONDS_LIMIT), setting, data
+    )
     races = study.races()
     heat, ablations, curves, remembered = study.heat_map(), study.ablations(), study.curves(), study.remembered()
     profile = study.profile()

@@ -12,9 +12,10 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from labs.shared.study import Claim, Mean, Row, above, inside, mean, of_pairs
 from labs.speedrun import published
 from labs.speedrun.race import Race
+from walkthrough.compare.statistics import Mean, mean, of_pairs
+from walkthrough.compare.study import Claim, Row, above, inside
 
 Races = dict[str, dict[int, Race]]  # {program: {seed: its race}}; programs in the order of the ladder
 PROGRAMS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[0-9][0-9]_*.py")))

@@ -4,7 +4,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labs.shared.study import Claim, above, inside, mean
 from labs.transformer import published
 from labs.transformer.bag_of_words import TOKENS
 from labs.transformer.quality import BIGGER, HALF, LONGER, UNIFORM
@@ -20,6 +19,8 @@ from labs.transformer.tables import (
 )
 from labs.transformer.tricks import TRICKS
 from labs.transformer.variants import BASELINE, HALF_FUSED, alone_name, cumulative_name, without_name
+from walkthrough.compare.statistics import mean
+from walkthrough.compare.study import Claim, above, inside
 
 ALIKE = (0.95, 1.05)  # times the memory: no more and no less
 TWICE = 1.8  # times as fast: at least that is "half the time"

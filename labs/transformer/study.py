@@ -16,10 +16,11 @@ from typing import Any
 from common.device import autocast_notes
 from common.options import StepOptions
 from labs.shared.extras import imported
-from labs.shared.study import Measuring, NotMeasured, lab_options, report
+from labs.shared.study import lab_options, measurements, report
 from labs.transformer import audit, quality, tables
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS
+from walkthrough.compare.study import Measurements, NotMeasured
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, one_line_errors
 
@@ -38,7 +39,7 @@ def main() -> None:
     imported("sklearn", "transformer", "the bag of words of this study")
     training_set(options)  # once, here: it refuses data and models that are none, and collects texts
     options = replace(options, download=False)
-    lab = Measuring("transformer", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS)
+    lab = measurements("transformer", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS)
     try:
         study = measured(lab)
     except NotMeasured as error:
@@ -46,7 +47,7 @@ def main() -> None:
     report(study, options)
 
 
-def measured(lab: Measuring) -> Any:
+def measured(lab: Measurements) -> Any:
     """The `LabStudy`. Raises NotMeasured."""
     quick = lab.options.quick
     parts = [{"part": part} for part in ("predicted", "memory", "simpler", "padding")]  # the longest first
@@ -91,7 +92,7 @@ def measured(lab: Measuring) -> Any:
     return lab.study(in_order, claims, [*tables.notes(rounds, padding, simpler), *notes_of(lab.options)])
 
 
-def several(lab: Measuring, what: str, settings: Sequence[Mapping[str, Any]]) -> list[Any]:
+def several(lab: Measurements, what: str, settings: Sequence[Mapping[str, Any]]) -> list[Any]:
     """What takes no time that counts: on a CPU in several processes at a time. Raises NotMeasured."""
     answers = lab.several(what, settings, min(usable_cores(), PROCESSES) if lab.options.device == "cpu" else 1)
     # What failed is tried again by itself, which says why.

@@ -4,12 +4,13 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from labs.shared.study import Mean, Ratio, Row, mean, of_pairs, ratio
 from labs.transformer import published
 from labs.transformer.peaks import BATCH_SIZE
 from labs.transformer.quality import LONGER, RANDOM
 from labs.transformer.tricks import SMALL_BATCH, TRICKS
 from labs.transformer.variants import BASELINE, PROGRAMS, VARIANTS, alone_name, cumulative_name, without_name
+from walkthrough.compare.statistics import Mean, Ratio, mean, of_pairs, ratio
+from walkthrough.compare.study import Row
 
 Rounds = Sequence[Mapping[str, dict[str, Any]]]  # of `measure.speeds`: {variant: its speed, or {"failed": why}}
 ByVariant = Mapping[str, dict[str, Any]]  # of `measure.memory` and `measure.predicted`

@@ -9,9 +9,9 @@ from rich.console import Console
 from support import run_program
 
 from common.options import Defaults, step_options
-from labs.shared.study import Claim, Measuring, NotMeasured, lab_options, read, report, show
-from walkthrough.compare.kept import path_of
+from labs.shared.study import lab_options, measurements, report
 from walkthrough.compare.statistics import Ratio
+from walkthrough.compare.study import Claim, NotMeasured, kept_path, read, show
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
@@ -61,19 +61,17 @@ def program(tmp_path):
 
 
 def test_a_lab_names_its_own_models_sizes_and_folder(defaults, tmp_path, monkeypatch, capsys):
-    program = tmp_path / "00_mine.py"
-    program.write_text("args.batch_size, args.workers, args.precision")
-    options = step_options("A program.", program, ["--device", "cpu"], defaults)
+    options = step_options("A program.", ["--device", "cpu"], defaults)
     assert (options.model, options.image_size, options.batch_size) == ("small", 16, 16)
     assert options.logdir == tmp_path / "default"
-    assert step_options("A program.", program, ["--device", "cpu", "--model", "large"], defaults).image_size == 8
-    assert step_options("A program.", program, ["--device", "cpu", "--quick"], defaults).image_size == 4
-    assert step_options("A program.", program, ["--device", "cpu", "--batch-size", "3"], defaults).batch_size == 3
+    assert step_options("A program.", ["--device", "cpu", "--model", "large"], defaults).image_size == 8
+    assert step_options("A program.", ["--device", "cpu", "--quick"], defaults).image_size == 4
+    assert step_options("A program.", ["--device", "cpu", "--batch-size", "3"], defaults).batch_size == 3
     monkeypatch.setattr("common.device.checked_device", lambda name: "cuda")
-    options = step_options("A program.", program, [], defaults)
+    options = step_options("A program.", [], defaults)
     assert (options.model, options.image_size, options.batch_size) == ("large", 32, 128)
     with pytest.raises(SystemExit):
-        step_options("A program.", program, ["--help"], defaults)
+        step_options("A program.", ["--help"], defaults)
     words = " ".join(capsys.readouterr().out.split())
     for text in ("large or small (default: large on a GPU, small on a CPU)", "128 on a GPU, 16 on a CPU"):
         assert text in words
@@ -81,13 +79,11 @@ def test_a_lab_names_its_own_models_sizes_and_folder(defaults, tmp_path, monkeyp
     assert "from step" not in words
 
 
-def test_a_flag_that_a_lab_does_not_take_is_refused_and_has_its_default(defaults, tmp_path):
-    program = tmp_path / "00_mine.py"
-    program.write_text("")
+def test_a_flag_that_a_lab_does_not_take_is_refused_and_has_its_default(defaults):
     without = replace(defaults, without=("--download",))
-    assert step_options("A program.", program, ["--device", "cpu"], without).download is False
+    assert step_options("A program.", ["--device", "cpu"], without).download is False
     with pytest.raises(SystemExit):
-        step_options("A program.", program, ["--download"], without)
+        step_options("A program.", ["--download"], without)
 
 
 def test_a_studys_folder_is_its_own_in_the_log_folder(options, tmp_path):
@@ -97,9 +93,9 @@ def test_a_studys_folder_is_its_own_in_the_log_folder(options, tmp_path):
 
 
 def test_a_measurement_is_a_process_of_its_own_and_is_kept(options, program, capsys):
-    first = Measuring("mine", options, program)
+    first = measurements("mine", options, program)
     assert first.measure("squared", number=3, count="x") == {"square": 9, "model": "small"}
-    again = Measuring("mine", options, program)  # as after a cut
+    again = measurements("mine", options, program)  # as after a cut
     assert again.measure("squared", number=3, count="x") == {"square": 9, "model": "small"}
     assert again.measure("squared", number=4, count="y")["square"] == 16
     assert (options.logdir / "calls").read_text() == "xy"
@@ -115,10 +111,10 @@ FAILURES = {
 
 @pytest.mark.parametrize(("what", "why"), FAILURES.items())
 def test_what_cannot_be_measured_says_why_and_is_tried_again(options, program, what, why):
-    measuring = Measuring("mine", options, program)
+    measuring = measurements("mine", options, program)
     with pytest.raises(NotMeasured, match=why):
         measuring.measure(what)
-    assert measuring.kept.values == {}
+    assert measuring.values == {}
 
 
 def result(options, program, **tables):
@@ -126,13 +122,13 @@ def result(options, program, **tables):
         Claim("faster", "Half precision is faster.", 1.4, 1.3, 1.5, True),
         Claim("b", "B.", None, None, None, None),
     ]
-    return Measuring("mine", options, program).study(tables, claims, ["no GPU: nothing waits"])
+    return measurements("mine", options, program).study(tables, claims, ["no GPU: nothing waits"])
 
 
 def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, program):
-    measuring = Measuring("mine", options, program)
+    measuring = measurements("mine", options, program)
     measuring.measure("squared", number=2)
-    assert path_of(options.logdir, "mine", options.quick).exists()
+    assert kept_path(options.logdir, "mine", options.quick).exists()
     study = result(options, program, speed=[{"workers": 0, "step ms": 104.0, "ratio": Ratio(1.4, 1.3, 1.5, 3)}])
     report(study, options)
     path = options.logdir / "study.json"
@@ -146,11 +142,11 @@ def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, p
     ratio = {"ratio": 1.4, "low": 1.3, "high": 1.5, "rounds": 3}
     assert value["tables"] == {"speed": [{"workers": 0, "step ms": 104.0, "ratio": ratio}]}
     assert read(path) == study
-    assert not path_of(options.logdir, "mine", options.quick).exists()
+    assert not kept_path(options.logdir, "mine", options.quick).exists()
 
 
 def test_a_study_that_cannot_be_written_loses_nothing(options, program, monkeypatch):
-    measuring = Measuring("mine", options, program)
+    measuring = measurements("mine", options, program)
     measuring.measure("squared", number=2)
 
     def full(path, value):
@@ -160,7 +156,7 @@ def test_a_study_that_cannot_be_written_loses_nothing(options, program, monkeypa
     monkeypatch.setattr(record, "write_json", full)
     with pytest.raises(InputError, match="no space left"):
         report(study, options)
-    assert len(Measuring("mine", options, program).kept.values) == 1
+    assert len(measurements("mine", options, program).values) == 1
 
 
 def test_a_smoke_run_does_not_replace_a_whole_study(options, program, defaults, tmp_path):
@@ -205,8 +201,8 @@ def test_reading_a_study_needs_no_torch(tmp_path):
 
 
 def test_several_measurements_come_in_their_order_and_what_failed_is_none(options, program):
-    measuring = Measuring("mine", options, program)
+    measuring = measurements("mine", options, program)
     settings = [{"number": number, "count": "x"} for number in (4, 2, 3)]
     assert [answer["square"] for answer in measuring.several("squared", settings, processes=2)] == [16, 4, 9]
     assert measuring.several("refused", [{}, {}], processes=2) == [None, None]
-    assert len(Measuring("mine", options, program).kept.values) == 3
+    assert len(measurements("mine", options, program).values) == 3

@@ -13,8 +13,8 @@ from common import program as programs
 from common.options import StepOptions
 from common.timing import Plan
 from labs.memory import audit, data, measure, published, study, timeline
-from labs.shared.study import Measuring, NotMeasured, read
 from walkthrough.compare.statistics import Ratio
+from walkthrough.compare.study import Measurements, NotMeasured, read
 
 SHORT = Plan(warmup_steps=1, warmup_seconds=0, windows=3, window_steps=1, window_seconds=0)
 TABLES = "workers half_precision checkpointing same_memory memory_at_peak optimizer curves curves_last_epoch"
@@ -33,7 +33,7 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(few_digits, tmp_
     def here(self, what, **settings):
         return json.loads(json.dumps(getattr(measure, what)(self.options, **settings)))
 
-    monkeypatch.setattr(Measuring, "measure", here)
+    monkeypatch.setattr(Measurements, "measure", here)
     monkeypatch.setattr(programs, "QUICK", SHORT)
     monkeypatch.setattr(torch, "compile", lambda model: model)  # compiling takes most of a minute
     monkeypatch.setattr(torch._functorch.config, "activation_memory_budget", 1.0)
@@ -112,7 +112,7 @@ def test_without_the_baseline_there_is_no_study_and_the_last_one_stays(main, tmp
     def gone(self, what, **settings):
         raise NotMeasured("the disk is gone")
 
-    monkeypatch.setattr(Measuring, "measure", gone)
+    monkeypatch.setattr(Measurements, "measure", gone)
     code, error = main()
     assert code == 2
     assert "00_baseline was not measured: the disk is gone" in error
@@ -120,7 +120,7 @@ def test_without_the_baseline_there_is_no_study_and_the_last_one_stays(main, tmp
 
 
 class Canned:
-    """In place of `Measuring`: the answers of `measure`, by what is measured."""
+    """In place of `Measurements`: the answers of `measure`, by what is measured."""
 
     def __init__(self, options, **answers):
         self.options, self.answers = options, answers

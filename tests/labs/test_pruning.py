@@ -17,8 +17,8 @@ from labs.pruning.channels import without_channels
 from labs.pruning.model import prunable, small_mobilenet, width_of
 from labs.pruning.plans import Plan
 from labs.pruning.training import Training, checkpoints, data_of, learning_rate
-from labs.shared.study import Measuring, NotMeasured, read
-from tools.docs import lab_figures
+from labs.shared.study import measurements
+from walkthrough.compare.study import Measurements, NotMeasured, read
 from walkthrough.results.errors import InputError
 
 PLAN = Plan(epochs=3, lr=0.1, image_size=8, resets=(0, 1, 2), rounds=(0.5, 0.9))
@@ -335,9 +335,9 @@ def test_a_small_study_fills_every_table_and_is_deterministic(options, tmp_path,
     def here(self, what, **settings):
         return json.loads(json.dumps(getattr(measure, what)(self.options, **settings)))
 
-    monkeypatch.setattr(Measuring, "measure", here)
+    monkeypatch.setattr(Measurements, "measure", here)
     monkeypatch.setattr(
-        Measuring, "several", lambda self, what, jobs, count: [self.measure(what, **job) for job in jobs]
+        Measurements, "several", lambda self, what, jobs, count: [self.measure(what, **job) for job in jobs]
     )
     monkeypatch.setattr(measure, "TIMED_SECONDS", {True: 0.01})
     monkeypatch.setattr(measure, "jobs", lambda *_, at_a_time, **__: {"seconds": 2.0 / at_a_time})
@@ -355,7 +355,6 @@ def test_a_small_study_fills_every_table_and_is_deterministic(options, tmp_path,
     assert len(set(ids)) == len(ids)
     assert {"late-reset", "late-reinitialised", "layer-wise-random", "masked", "channels", "pooled"} <= set(ids)
     assert all(claim.holds is None for claim in result.claims if claim.id == "late-reset")  # of two seeds
-    assert set(lab_figures.figures(result)) == {"pruned"}
     assert "2:4 sparsity" in capsys.readouterr().out
     one, same = (measure.retrained(options, 1, 0.9, 1, [0, 1, 2]) for _ in range(2))
     assert one == same
@@ -380,14 +379,14 @@ def test_an_accuracy_s_interval_ends_where_accuracies_do():
 
 
 def test_a_training_that_fails_is_left_out_with_a_note_and_the_study_goes_on(options, monkeypatch):
-    lab = Measuring("pruning", options, ROOT / "labs" / "pruning" / "measure.py")
+    lab = measurements("pruning", options, ROOT / "labs" / "pruning" / "measure.py")
 
     def failing(self, what, **settings):
         if settings.get("seed", 0) == 0:
             raise NotMeasured("the loss of epoch 1 is no number")
         return {"accuracy": 0.5}
 
-    monkeypatch.setattr(Measuring, "measure", failing)
+    monkeypatch.setattr(Measurements, "measure", failing)
     monkeypatch.setattr(study, "SEEDS", {True: 2})
     own = study.Study(lab, PLAN)
     assert own.each("retrained", [{"sparsity": 0.9}]) == [{1: {"accuracy": 0.5}}]

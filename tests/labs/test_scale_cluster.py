@@ -18,7 +18,8 @@ from labs.scale import node, slurm
 from labs.scale.node import Ended, Launch
 from labs.shared import cluster
 from labs.shared.cluster import Cluster, Failed, add_cluster_options, answers, cluster_of, run
-from labs.shared.study import Measuring, NotMeasured
+from labs.shared.study import measurements
+from walkthrough.compare.study import NotMeasured
 from walkthrough.results.errors import InputError
 
 SCRIPT = ROOT / "labs" / "scale" / "start_slurm.sh"
@@ -241,8 +242,8 @@ def test_starting_slurm_says_what_is_missing(tmp_path):
 
 @needs_submitit
 def test_jobs_answer_as_they_end_and_one_that_dies_leaves_the_others_alone(tmp_path, options, program):
-    measuring = Measuring("mine", options, program)
-    values = [measuring._values("squared", {"number": number}) for number in (3, 8, 9, 4)]
+    measuring = measurements("mine", options, program)
+    values = [measuring._request("squared", {"number": number}) for number in (3, 8, 9, 4)]
     told = dict(answers(local(tmp_path, at_a_time=2), (sys.executable, str(program)), values, 60))
     assert (told[0], told[3]) == ({"value": {"square": 9}}, {"value": {"square": 16}})
     assert told[1].startswith("killed by SIGKILL")
@@ -283,13 +284,13 @@ def test_jobs_are_cancelled_where_nobody_waits_for_them(tmp_path):
 
 def grid(options, program, jobs):
     """A study's grid: three numbers of which one fails, and again, as after a cut, with a fourth."""
-    first = Measuring("mine", options, program, jobs=jobs)
+    first = measurements("mine", options, program, jobs=jobs)
     numbers = [{"number": number} for number in (4, 7, 2)]
     assert first.several("squared", numbers, processes=2) == [{"square": 16}, None, {"square": 4}]
     with pytest.raises(NotMeasured, match="its folder is gone"):
         first.measure("squared", number=7)  # says why, and is not run here
     assert sorted((options.logdir / "calls").read_text().split()) == ["2", "4", "7"]
-    again = Measuring("mine", options, program, jobs=jobs)
+    again = measurements("mine", options, program, jobs=jobs)
     assert again.several("squared", [*numbers[::2], {"number": 5}], processes=2) == [
         {"square": 16}, {"square": 4}, {"square": 25},
     ]  # fmt: skip
@@ -388,8 +389,8 @@ def on_slurm(slurm_of_two_nodes, tmp_path, monkeypatch):
 @needs_submitit
 @pytest.mark.xdist_group("slurm")
 def test_a_slurm_array_answers_and_says_why_jobs_have_none(on_slurm, options, program):
-    measuring = Measuring("mine", options, program)
-    values = [measuring._values("squared", {"number": number}) for number in (3, 8, 9, 4)]
+    measuring = measurements("mine", options, program)
+    values = [measuring._request("squared", {"number": number}) for number in (3, 8, 9, 4)]
     told = dict(answers(on_slurm, (sys.executable, str(program)), values, 60))
     assert (told[0], told[3]) == ({"value": {"square": 9}}, {"value": {"square": 16}})
     assert told[1].startswith("killed by SIGKILL")

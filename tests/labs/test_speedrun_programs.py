@@ -12,11 +12,11 @@ import pytest
 import torch
 from support import ROOT
 
-from labs.shared.study import read
 from labs.speedrun import heads, recipe
 from labs.speedrun import race as race_module
 from labs.speedrun.race import FILE, race_options
 from labs.speedrun.tables import PROGRAMS
+from walkthrough.compare.study import read
 
 FILES = heads.programs()
 NAMES = [path.stem for path in FILES]

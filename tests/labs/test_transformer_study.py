@@ -15,7 +15,8 @@ from torch import nn
 from common import program as programs
 from common.options import StepOptions
 from common.timing import Plan
-from labs.shared.study import Measuring, NotMeasured, Ratio, read
+from walkthrough.compare.statistics import Ratio
+from walkthrough.compare.study import Measurements, NotMeasured, read
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -r tests/requirements.txt")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install -r tests/requirements.txt")
@@ -104,13 +105,13 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(small, tmp_path,
     def one_by_one(self, what, settings, processes):
         return [self.measure(what, **own) for own in settings]
 
-    monkeypatch.setattr(Measuring, "measure", here)
-    monkeypatch.setattr(Measuring, "several", one_by_one)  # the profiler is of one thread
+    monkeypatch.setattr(Measurements, "measure", here)
+    monkeypatch.setattr(Measurements, "several", one_by_one)  # the profiler is of one thread
     words = ["--quick", "--device", "cpu", "--model", "nano", "--batch-size", "16", "--data", str(small.data)]
     monkeypatch.setattr(sys, "argv", ["study.py", *words, "--logdir", str(tmp_path)])
     study.main()
     result = read(tmp_path / "labs" / "transformer" / "study.json")
-    on_page = set(re.findall(r"<!-- begin lab-(?:table|figure) transformer (\w+)", PAGE))
+    on_page = set(re.findall(r"<!-- begin (?:table|figure) labs/transformer (\w+)", PAGE)) - {"claims", "notes"}
     assert [name for name in on_page if not result.tables[name]] == []
     assert [row["program"] for row in result.tables["programs"]] == list(PROGRAMS)
     assert [row["trick"] for row in result.tables["alone"]] == list(TRICKS)
@@ -419,7 +420,7 @@ def test_what_was_measured_is_kept_where_the_rest_cannot_be(options, tmp_path, m
     def gone(self, what, **settings):
         raise NotMeasured("the disk is gone")
 
-    monkeypatch.setattr(Measuring, "measure", gone)
+    monkeypatch.setattr(Measurements, "measure", gone)
     words = ["--quick", "--device", "cpu", "--model", "nano", "--logdir", str(tmp_path), "--data", str(options.data)]
     monkeypatch.setattr(sys, "argv", ["study.py", *words])
     with pytest.raises(SystemExit) as ended:

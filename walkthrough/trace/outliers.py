@@ -253,7 +253,7 @@ def with_reasons(trace: Trace, steps: Steps) -> Steps:
     longer = np.flatnonzero(duration - usual > UNEXPLAINED * usual).tolist()
     evaluates = _evaluates(trace, start, end) if longer else []
     asked = _counts(trace.spans(is_loading).start, start, end)
-    begins_epoch = asked == max(_lower_median(asked), 1) + 1
+    begins_epoch = (asked > 1) & (asked == _lower_median(asked) + 1)  # not where it usually asks none
     saving_us = trace.spans(_SAVING.search, trace.python).cover().within(start, end)  # with stacks only
     waits_us, by_workers = first_batches(trace, start, end)
     for index in longer:

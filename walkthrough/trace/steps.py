@@ -413,8 +413,8 @@ def steps(trace: Trace) -> Steps:
     """
     marks = step_marks(trace)
     start, end = _with_device_work(trace, marks.start, marks.end)
-    names, cpu_start, cpu_end = (column[: len(start)] for column in (marks.names, marks.start, marks.end))
-    breakdown, reasons = shares([*roles(trace), Cover(start, end)], start, end), [()] * len(start)
+    count, breakdown = len(start), shares([*roles(trace), Cover(start, end)], start, end)
+    names, cpu_start, cpu_end, reasons = marks.names[:count], marks.start[:count], marks.end[:count], [()] * count
     return Steps(names, start, end, cpu_start, cpu_end, breakdown, marks.marked_by, marks.whole, reasons)
 
 

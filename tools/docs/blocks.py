@@ -117,7 +117,7 @@ def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     if any(one.change for one, *_ in shown):
         first, last = shown[0][0], shown[-1][0]
         sources.append(
-            f"Predicted by `explain`'s replay of the same trace, not measured: {strips.ms(last.step_us)} after "
+            f"Predicted by `explain`'s replay, not measured: {strips.ms(last.step_us)} after "
             f"{strips.ms(first.step_us)}."
         )
     return (

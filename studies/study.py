@@ -173,8 +173,8 @@ def check_plot(path: Path | None) -> None:
 
 def add_options(
     parser: argparse.ArgumentParser,
-    without: Collection[str],
-    texts: Mapping[str, str],
+    without: Collection[str] = (),
+    texts: Mapping[str, str] | None = None,
     batch_size: int | None = BATCH_SIZE,
     runs: str | None = None,
 ) -> None:
@@ -182,7 +182,9 @@ def add_options(
 
     without, texts, batch_size: see `add_step_options`.
     """
-    add_step_options(parser, without=("--stacks", *without), texts={**OPTION_TEXTS, **texts}, batch_size=batch_size)
+    add_step_options(
+        parser, without=("--stacks", *without), texts={**OPTION_TEXTS, **(texts or {})}, batch_size=batch_size
+    )
     if runs:
         parser.add_argument("--runs", type=whole_number(1, 100), metavar="N", help=runs)
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")

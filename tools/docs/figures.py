@@ -15,7 +15,6 @@ from studies.effects import effects
 from studies.effects import figure as ablation_figure
 from studies.limit import Limit
 from studies.limit import figure as roofline_figure
-from studies.sweep import Sweep
 from studies.sweep import figure as sweep_figure
 from tools.docs.recorded import Recorded
 from walkthrough.compare.figures import (
@@ -170,9 +169,10 @@ def ablation(recorded: Recorded) -> Drawing | None:
 def sweep(recorded: Recorded) -> Drawing | None:
     """images/s for each number of workers and batch size. None where `sweep` was not recorded."""
     result = recorded.study("sweep")
-    if not isinstance(result, Sweep):
+    if result is None:
         return None
-    cells = "; ".join(f"{cell.setting} {cell.median:.0f}" for cell in result.measured)
+    measured = [row for row in result.tables["sweep"] if row["images/s"] is not None]
+    cells = "; ".join(f"{row['workers']} workers, batch {row['batch']} {row['images/s']:.0f}" for row in measured)
     return sweep_figure(result), f"Heat map of images/s. {cells}."
 
 

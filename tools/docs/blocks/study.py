@@ -10,12 +10,10 @@ from rich.text import Text
 from studies import effects as effects
 from studies import input as input_study
 from studies import limit as limit_study
-from studies import sweep as sweep_study
 from studies.ablation import Ablation
 from studies.input import InputLimit
 from studies.limit import Limit
 from studies.study import Study, title
-from studies.sweep import Sweep
 from tools.docs.blocks.page import measured_again
 from tools.docs.recorded import Course
 from walkthrough.compare.table import Table, escaped, markdown_table
@@ -102,32 +100,27 @@ def ablation_pairs(ablation: Ablation) -> list[str]:
     return [_table(effects.pairs_table(pairs)), *_plain(lines)]
 
 
-@shows("sweep")
-def sweep(result: Sweep) -> list[str]:
-    """Every cell of the sweep."""
-    return [_table(sweep_study.cells_table(result)), *_notes(result)]
+def study(course: Course, name: str, of: str, part: str = "all") -> str:
+    """A table of a study and what follows from it; with its first table what it was measured with, and its notes.
 
-
-@shows("sweep")
-def sweep_verdict(result: Sweep) -> list[str]:
-    """The best cell, and what more workers cost."""
-    return [f"**{escaped(sweep_study.verdict(result))}**"]
-
-
-def study(course: Course, name: str, of: str) -> str:
-    """A table of a study, and what follows from it; with its first table what it was measured with, and its notes."""
+    part: "table" or "text" for one of the two.
+    """
     result = course.shown.study(name)
     if result is None:
         device = escaped(course.shown.ladder.baseline.device)
         return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[name]}`.*"
-    first = [f"{escaped(title(result))}."] if of == next(iter(result.tables)) else []
-    notes = [_sentence(note) for note in result.notes] if first else []
-    table = Table(of, result.tables[of], result.conclusions.get(of, ()))
-    return "\n\n".join([*first, table.markdown(), *notes, measured_again(course)])
+    sentences = result.conclusions.get(of, [])
+    if part == "text":
+        return "\n\n".join(map(escaped, sentences))
+    is_first = of == next(iter(result.tables))
+    table = Table(of, result.tables[of], [] if part == "table" else sentences).markdown()
+    notes = [_sentence(note) for note in result.notes] if is_first else []
+    first = [f"{escaped(title(result))}."] if is_first else []
+    return "\n\n".join([*first, table, *notes, measured_again(course)])
 
 
 BLOCKS = (
-    *(limit_speeds, limit_facts, limit_groups, input_limit, study, sweep, sweep_verdict),
+    *(limit_speeds, limit_facts, limit_groups, input_limit, study),
     *(ablation_programs, ablation_effects, ablation_pairs),
 )
 

@@ -22,21 +22,15 @@ BELOW = {  # which rooms of the tool a room may import, itself and `results` asi
     "compare": {"advice", "trace", "terminal"},
     "explain": {"compare", "advice", "terminal"},
     "attach": {"explain", "compare"},
-    "memory": {"compare", "terminal"},
+    "memory": {"terminal"},
     "records": {"compare", "advice", "trace", "terminal"},
     "tensorboard": {"compare", "advice", "trace", "terminal"},
 }
-TO_TURN = {
-    "walkthrough/memory/measure.py",
-    "walkthrough/memory/prediction.py",
-}
 # What is still to be turned round: the tool reads studies in these, and imports these of `common`, to train.
-STUDIES = {"compare/command.py", "memory/__init__.py", "records/check.py"}
+STUDIES = {"compare/command.py", "records/check.py"}
 TRAINS = {
     "compare/runner.py": {"data", "device", "model", "options"},
     "compare/tour.py": {"options"},
-    "memory/__init__.py": {"options"},
-    "memory/prediction.py": {"data", "device", "model", "options", "loaders", "failures", "timing"},
     "records/command.py": {"options"},
     "records/recording.py": {"data", "device", "options", "session"},
 }
@@ -46,8 +40,7 @@ NO_TORCH += [path for path in sorted((ROOT / "studies").glob("*.py")) if path.st
 
 
 # One name for one thing: these files are still called as another one is; the list shrinks.
-TWICE = "columns command figure figures intervals ladder measure mysteries page program published reader record"
-TWICE += " search study view"
+TWICE = "columns command figures fit ladder mysteries page published study"
 
 
 def imported(path, everywhere=True):
@@ -79,8 +72,6 @@ def rooms(names, package):
 @pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_arrows_point_one_way(path):
     package, *parts = path.relative_to(ROOT).parts
-    if "/".join((package, *parts)) in TO_TURN:
-        pytest.skip("an arrow that is to be turned round")
     room, names = parts[0].removesuffix(".py"), imported(path)
     packages = {name.split(".")[0] for name in names}
     assert not packages & ({"steps", "tests"} if package == "tools" else {"steps", "labs", "tests"})

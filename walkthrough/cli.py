@@ -59,12 +59,12 @@ COMMANDS = {  # the module of each, and what it does
         "not.",
     ),
     "fit": (
-        "walkthrough.memory",
+        "walkthrough.memory.fit",
         "Predict the peak GPU memory of a training program, by kind, and the largest batch that fits; needs no GPU.",
     ),
     "doctor": ("walkthrough.doctor", "Check this machine: what it has, and what to do about what it lacks."),
 }
-NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep", "fit")  # `common` and the programs next to it
+NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep")  # `common` and the programs next to it
 
 
 @one_line_errors()

@@ -14,7 +14,7 @@ from labs.memory.data import augmented, real_data
 from labs.memory.model import PUBLISHED
 from labs.memory.train import PRECISION, Settings, Training
 from labs.shared.study import serve
-from walkthrough.memory.search import largest_batch
+from walkthrough.memory.fit import largest_batch
 from walkthrough.results.errors import is_out_of_memory
 
 import torch

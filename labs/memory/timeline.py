@@ -10,7 +10,7 @@ from typing import Any
 from common.options import StepOptions
 from common.program import float_batch, program
 from walkthrough.memory.allocator import reserved_bytes
-from walkthrough.memory.stand_in_gpu import stand_in_gpu
+from walkthrough.memory.fake_gpu import fake_gpu
 from walkthrough.memory.tracker import Block, MemoryTracker
 
 import torch
@@ -74,7 +74,7 @@ def step_timeline(file: Path, options: StepOptions) -> dict[str, Any]:
     The first step makes the optimizer's state.
     """
     options = replace(options, device="cpu")  # of the fake tensors
-    with FakeTensorMode(allow_non_fake_inputs=True), Timeline() as timeline, stand_in_gpu(timeline, []):
+    with FakeTensorMode(allow_non_fake_inputs=True), Timeline() as timeline, fake_gpu(timeline, []):
         one = program(file, options)
         timeline.begin()
         batch = float_batch(options)

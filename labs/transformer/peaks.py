@@ -17,7 +17,7 @@ from labs.transformer.batches import packed_micro_batches
 from labs.transformer.data import Tokenized, training_set
 from labs.transformer.tricks import SMALL_BATCH, Training, assemble
 from walkthrough.memory.allocator import reserved_bytes
-from walkthrough.memory.stand_in_gpu import stand_in_gpu
+from walkthrough.memory.fake_gpu import fake_gpu
 from walkthrough.memory.tracker import MemoryTracker
 
 import torch
@@ -79,7 +79,7 @@ def predicted(options: StepOptions, tricks: frozenset[str], data: Data, heaviest
     batch = heaviest.of(tricks, assemble(replace(options, model="tiny"), tricks - {"compile"}, data=data).loader)
     tracker = MemoryTracker()
     parts = list(packed_micro_batches(batch, SMALL_BATCH)) if "packing" in tricks else []
-    with FakeTensorMode(allow_non_fake_inputs=True), tracker, stand_in_gpu(tracker, []):
+    with FakeTensorMode(allow_non_fake_inputs=True), tracker, fake_gpu(tracker, []):
         training = assemble(options, tricks, data=data)
         gc.collect()
         tracker.begin()

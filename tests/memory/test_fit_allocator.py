@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from walkthrough.memory.allocator import MB, CachingAllocator, DoesNotFit, reserved_bytes
-from walkthrough.memory.search import MOST, largest_batch
+from walkthrough.memory.fit import MOST, largest_batch
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,8 @@ from support import SmallNet
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from walkthrough.compare.gpu_memory import KINDS
 from walkthrough.memory import tracker as module
-from walkthrough.memory.tracker import MemoryTracker
+from walkthrough.memory.tracker import KINDS, MemoryTracker
 
 
 def train(model, optimizer, images, labels, steps=2, before=lambda: None, after=lambda: None):

@@ -10,14 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from tools.docs import figures, first_picture, lab_figures, others, real_gpu
+from tools.docs import figures, first_picture, gpu_memory, lab_figures, others, real_gpu
 from tools.docs.blocks import BLOCKS
 from tools.docs.blocks.fit import FIGURE
 from tools.docs.blocks.page import measured, measured_again
 from tools.docs.recorded import RECORDS, Course, records
 from walkthrough.compare import predictions
 from walkthrough.compare.figures import svg_text
-from walkthrough.memory.figure import gpu_memory_figure
 from walkthrough.records import page as reference_page
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
@@ -65,7 +64,7 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
     ladders = [(recorded.ladder, recorded.predictions) for recorded in by_folder]
     files[docs / "predicted.md"] = predictions.markdown(ladders, others.section(others.read(root))) + "\n"
     if course.fit:
-        files[docs / "figures" / FIGURE] = svg_text(gpu_memory_figure(course.fit))
+        files[docs / "figures" / FIGURE] = svg_text(gpu_memory.figure(course.fit))
     files[docs / "figures" / first_picture.FILE] = first_picture.svg(course)
     for recorded in course.records:
         for name, draw in figures.FIGURES.items():

@@ -10,8 +10,9 @@ from common.options import MODEL
 from labs.shared.study import FILE as LAB_FILE
 from studies.limit import Limit
 from studies.study import read_study
+from tools.docs import gpu_memory
 from walkthrough.advice.gains import Advised, advise
-from walkthrough.compare import gpu_memory, predictions, rounds
+from walkthrough.compare import predictions, rounds
 from walkthrough.compare.study import Study as LabStudy
 from walkthrough.compare.study import read as read_lab
 from walkthrough.records import header

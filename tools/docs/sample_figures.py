@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from tools.docs import traced
 from tools.docs.figures import CAUSE_COLOURS
 from tools.docs.figures import COLOURS as ROLE_COLOURS
+from tools.docs.gpu_memory import COLOURS as MEMORY_COLOURS
 from tools.docs.recorded import Course
 from tools.docs.strips import (
     COLOURS,
@@ -30,8 +31,8 @@ from tools.docs.strips import (
 )
 from tools.docs.traced import COPIES, CPU, Sampled, TracedStep
 from walkthrough.compare.figures import GREY
-from walkthrough.compare.gpu_memory import KINDS, Prediction
-from walkthrough.memory.figure import COLOURS as MEMORY_COLOURS
+from walkthrough.memory.fit import Prediction
+from walkthrough.memory.tracker import KINDS
 
 PAIR = f"{traced.PUBLISHER.replace('trace', 'traces')}, batch 32, fp32"
 FETCH = "`python -m walkthrough samples` fetches"

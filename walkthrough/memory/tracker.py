@@ -16,8 +16,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from walkthrough.compare.gpu_memory import KINDS
 from walkthrough.memory.allocator import BLOCK_BYTES, Event, rounded
+
+KINDS: tuple[str, ...] = ("parameters", "gradients", "optimizer", "activations", "inputs", "other")
 
 
 @dataclass(eq=False)

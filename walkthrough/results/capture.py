@@ -1,11 +1,15 @@
-"""The seam between a program and who wants its train step instead of its run, such as `fit`.
+"""The seam between a program and who wants its train step instead of its run: `fit`, and the studies of the labs.
 
 `common` asks `current` where it parses options, checks the device, opens the data and would measure.
 """
 
-from collections.abc import Callable
+import runpy
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from inspect import getclosurevars
+from pathlib import Path
 from typing import Any
 
 
@@ -19,18 +23,28 @@ class Capture:
 
 @dataclass(frozen=True)
 class Program:
-    """What a program passed to `run_step`."""
+    """What a program passed to `run_step`: see there. precision: a torch.dtype, or None without autocast."""
 
     file: str
     args: Any
     loader: Any
     train_step: Callable[..., Any]
     precision: Any = None
-    count_tokens: Any = None
+    count_tokens: Callable[..., Any] | None = None
+
+    @property
+    def dtype(self) -> str:
+        """The name of its precision: "bfloat16"."""
+        return str(self.precision or "float32").removeprefix("torch.")
+
+    @property
+    def variables(self) -> Mapping[str, Any]:
+        """What the train step uses of the program's `main`: "model", "optimizer", "criterion" and so on."""
+        return getclosurevars(self.train_step).nonlocals
 
 
 class Captured(BaseException):
-    """Leaves a program at its call of `run_step`; no error."""
+    """Leaves a program at its call of `run_step`; no error. Who keeps it keeps what its main() holds."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program.file)
@@ -48,3 +62,20 @@ def as_on_gpu() -> bool:
 def blank_data() -> bool:
     """True where a program is captured whose images nobody looks at."""
     return (wanted := current.get()) is not None and wanted.blank_data
+
+
+def captured(file: Path, words: Sequence[str], wanted: Capture) -> Captured:
+    """Run a program's file with these words on its command line, up to its call of `run_step`.
+
+    Raises what the program raises, SystemExit of its parser too, and RuntimeError where it ends without that call.
+    """
+    token, before = current.set(wanted), (sys.argv, sys.path)
+    sys.argv, sys.path = [str(file), *words], [str(file.resolve().parent), *sys.path]
+    try:
+        runpy.run_path(str(file), run_name="__main__")
+    except Captured as reached:
+        return reached
+    finally:
+        current.reset(token)
+        sys.argv, sys.path = before
+    raise RuntimeError(f"{file.name} ended without a call of run_step")

@@ -9,14 +9,15 @@ import pytest
 from support import CPU_RECORD, ROOT, make_limit, make_result
 
 from studies.study import STUDIES
-from tools.docs import figures, first_picture, pages, recorded
+from tools.docs import figures, first_picture, gpu_memory, pages, recorded
 from tools.docs.blocks import BLOCKS, study
 from tools.docs.blocks.step import same_round
 from tools.docs.recorded import Course
-from walkthrough.compare import gpu_memory, published
+from walkthrough.compare import published
 from walkthrough.compare.rounds import Row
 from walkthrough.compare.statistics import SAME
-from walkthrough.memory.record import GPUS
+from walkthrough.memory.fit import CONTEXT_BYTES, GPUS, Prediction
+from walkthrough.memory.tracker import KINDS
 from walkthrough.results import result
 from walkthrough.results.errors import InputError
 
@@ -191,12 +192,12 @@ def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path, own_cpu
 def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_records):
     names = [name for name in BLOCKS if name.startswith("gpu-memory")]
     without = Course(recorded.records(own_gpu_records))
-    assert all(BLOCKS[name](without).startswith("*Not recorded: `python -m walkthrough fit") for name in names)
+    assert all(BLOCKS[name](without).startswith("*Not recorded: `python -m tools.docs.gpu_memory`") for name in names)
     environment = without.shown.ladder.baseline.environment
-    sizes = dict.fromkeys(gpu_memory.KINDS, 0) | {"activations": 2_259_000_000}
+    sizes = dict.fromkeys(KINDS, 0) | {"activations": 2_259_000_000}
     settings = ("mobilenet_v2", 224, 32, "float32", 2_259_000_000, sizes, 2_400_000_000)
-    one = gpu_memory.Prediction("00_baseline", [], *settings, largest={str(GPUS["T4"]): 199})
-    fit = gpu_memory.Fit(1, gpu_memory.CONTEXT_BYTES, [one], {"01_amp": "why <b>"}, environment, "")
+    one = Prediction("00_baseline", [], *settings, largest={str(GPUS["T4"]): 199})
+    fit = gpu_memory.Fit(1, CONTEXT_BYTES, [one], {"01_amp": "why <b>"}, environment, "")
     result.write_json(own_gpu_records / gpu_memory.FILE, asdict(fit))
     course = Course(recorded.records(own_gpu_records))
     assert "| `00_baseline` | allocated | 2.51 | 2.26 | -10.0% | 2.26 |" in BLOCKS["gpu-memory-published"](course)

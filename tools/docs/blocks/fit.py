@@ -4,13 +4,14 @@ from collections.abc import Callable, Iterable
 from functools import wraps
 
 from labs.memory.published import MEMORY
+from tools.docs.gpu_memory import Fit
 from tools.docs.recorded import Course
 from walkthrough.compare import markdown
-from walkthrough.compare.gpu_memory import CONTEXT_BYTES, KINDS, Fit, Prediction
 from walkthrough.compare.markdown import code, escaped
-from walkthrough.memory.record import GPUS
+from walkthrough.memory.fit import CONTEXT_BYTES, GPUS, Prediction
+from walkthrough.memory.tracker import KINDS
 
-COMMAND = "`python -m walkthrough fit --memory --logdir logs/reference`"
+COMMAND = "`python -m tools.docs.gpu_memory`"
 FIGURE = "gpu_memory.svg"
 
 
@@ -101,7 +102,7 @@ def gpu_memory_largest(fit: Fit, course: Course) -> str:
 
 @shows_fit
 def gpu_memory_figure(fit: Fit, course: Course) -> str:
-    """The figure of `memory.figure`."""
+    """The figure of `gpu_memory`."""
     parts = "; ".join(
         f"{one.program} {one.peak_bytes / 1e9:.2f} GB, activations {one.by_kind['activations'] / 1e9:.2f}"
         for one in fit.predictions

@@ -2,7 +2,7 @@
 
 Fake tensors "on a GPU" would say more by themselves, but torch's backward pass asks the driver about their device, so a
 machine without a GPU cannot predict with them. What differs between the two devices and matters for memory is replaced
-here, in a process that does nothing else.
+here for as long as a prediction takes.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,6 @@ from torch import nn
 from torch.utils._pytree import tree_map_only
 
 from walkthrough.memory.tracker import MemoryTracker
-from walkthrough.results.capture import Capture, current
 
 # Operators that autocast computes in float32 on a GPU but not on a CPU, of those whose results are as large as
 # activations ("CUDA Ops that can autocast to float32", docs of torch.amp). cross_entropy is log_softmax and nll_loss.
@@ -24,11 +23,8 @@ FLOAT32_ON_GPU += ("rsqrt", "reciprocal", "softplus", "cumsum", "mse_loss", "smo
 
 
 @contextmanager
-def stand_in_gpu(tracker: MemoryTracker, notes: list[str]) -> Iterator[None]:
-    """Let a program that is started in here believe in a GPU, and leave it at its call of `run_step`: see `capture`.
-
-    Its data are blank images. notes: what it uses that is not predicted is added.
-    """
+def fake_gpu(tracker: MemoryTracker, notes: list[str]) -> Iterator[None]:
+    """Let a training in here hold what it would on a GPU. notes: what it uses that is not predicted is added."""
     torch_compile = "torch.compile: predicted as uncompiled; compiled code may hold less, a CUDA graph's pool more"
 
     def not_compiled(model: Any = None, **_: Any) -> Any:
@@ -49,8 +45,6 @@ def stand_in_gpu(tracker: MemoryTracker, notes: list[str]) -> Iterator[None]:
         for name in FLOAT32_ON_GPU:
             library.impl(name, _in_float32(_operator(name)), "AutocastCPU")
         replaced.callback(library._destroy)
-        token = current.set(Capture(as_on_gpu=True, blank_data=True))
-        replaced.callback(current.reset, token)
         yield
 
 

@@ -16,7 +16,7 @@ from walkthrough.compare.figures import save
 from walkthrough.results.errors import InputError
 
 RECORD = ROOT / "logs" / "reference" / "amd-epyc-avx512-bf16"
-COMMANDS = {"input_limit": ["limit", "--input"], "ablation": ["ablate"]}
+COMMANDS = {"input": ["limit", "--input"], "ablation": ["ablate"]}
 pytestmark = pytest.mark.parametrize("name", [n for n in study.STUDIES if not hasattr(study.module(n), "FILE")])
 
 
@@ -91,6 +91,8 @@ def test_bad_words_are_a_line_and_nothing_is_written(name, tmp_path, monkeypatch
 
 
 SMALL = {  # words of a call that takes seconds
+    "limit": ["--batch-size", "4"],
+    "input": ["--batch-size", "4"],
     "overhead": ["--batch-size", "4", "--runs", "2"],
     "sweep": ["--workers-list", "0", "--batch-sizes", "8"],
 }

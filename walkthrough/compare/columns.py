@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from walkthrough.compare import published
+from walkthrough.compare.roofs import Roofs as Limit
 from walkthrough.compare.rounds import GpuUse, Ladder, Row, half_spread, is_first_step, spread
-from walkthrough.results.result import NotRun, Result, Setup
+from walkthrough.results.result import NotRun
 from walkthrough.terminal import share_text
 
 # By name, see `columns`. A terminal that is too narrow for all groups prints a table for each group, or several.
@@ -19,33 +19,6 @@ TRACED = ("GPU busy", "Tensor Cores")
 ORIGINAL = ("original",)
 # A narrow page cuts off what is last.
 PAGE = ("batch", *SPEED, "windows", "rounds", "step ms", "memory MB", *LIMIT)
-
-
-class Speed(Protocol):
-    """How the model was trained: `kind` is "compiled", say."""
-
-    @property
-    def kind(self) -> str: ...
-
-
-class Limit(Protocol):
-    """What this room needs of a `studies.limit` result; see there."""
-
-    @property
-    def setup(self) -> Setup: ...
-    @property
-    def batch_size(self) -> int: ...
-    @property
-    def precision(self) -> str | None: ...
-    @property
-    def started(self) -> str: ...
-    @property
-    def quick(self) -> bool: ...
-    @property
-    def fastest(self) -> Speed: ...
-
-    def share_of_limit(self, result: Result, /) -> float: ...
-    def shares(self, result: Result, /) -> dict[str, float | None]: ...
 
 
 @dataclass(frozen=True)

@@ -6,17 +6,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from walkthrough.compare import roofs
 from walkthrough.compare.rounds import Ladder, comparison, gpu_use, ladders, readable_rounds
 from walkthrough.compare.summary import short_name
-from walkthrough.results.environment import ROOT, in_clone, project_folder
+from walkthrough.results.environment import ROOT, project_folder
 from walkthrough.results.errors import InputError, folder, printable
 from walkthrough.results.result import FILE, Result, read_results, steps_not_run
-
-if TYPE_CHECKING:
-    from walkthrough.compare.columns import Limit
 
 T = TypeVar("T")
 
@@ -65,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         plot(compared[0], args.plot)
         print(f"drawn: {args.plot}", file=sys.stderr)
     if args.json:
-        print(json.dumps(comparison(compared, _unless_broken(_read_limit, args.logdir)), indent=2))
+        print(json.dumps(comparison(compared, _unless_broken(roofs.read, args.logdir)), indent=2))
     else:
         _print(args.logdir, results, compared)
     return 0
@@ -87,21 +84,9 @@ def _print(logdir: Path, results: list[Result], compared: list[Ladder]) -> None:
     used, problems = gpu_use(logdir, results)
     for problem in problems:
         print(printable(f"no figures from a trace: {problem}"), file=sys.stderr)
-    limit = _unless_broken(_read_limit, logdir)
+    limit = _unless_broken(roofs.read, logdir)
     missing = _unless_broken(steps_not_run, logdir) or []
     print_ladders(compared, console(), used, limit, missing)
-
-
-def _read_limit(logdir: Path) -> "Limit | None":
-    """What `limit` wrote into a folder, None where there is nothing. Raises InputError where it cannot be read."""
-    path = logdir / roofs.FILE
-    if not path.exists():
-        return None
-    if not in_clone():
-        raise InputError(f"{path} is read in a clone of the project only")
-    from studies.limit import read
-
-    return read(logdir)
 
 
 def _unless_broken(read: Callable[[Path], T], logdir: Path) -> T | None:

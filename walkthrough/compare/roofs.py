@@ -4,10 +4,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from walkthrough.results.result import Amount, Meta, Positive, Result, Setup, read_json, typed
+from walkthrough.compare import study
+from walkthrough.results.result import Amount, Meta, Positive, PositiveInt, Result, Setup, Throughput, typed
 
 FILE = "limit.json"
-SCHEMA = 4  # the first that counts the least bytes of a step
 SIXTEEN_BITS = ("float16", "bfloat16")
 
 
@@ -29,21 +29,47 @@ class StepBytes:
     per_image: Amount
 
 
+@dataclass(frozen=True)
+class Speed:
+    """How fast a program trains on one batch that is on the device already. kind: "compiled, channels last", say."""
+
+    kind: str
+    batch_size: PositiveInt
+    compiled: bool
+    samples_per_second: Throughput
+
+
 @dataclass(frozen=True, kw_only=True)
 class Roofs:
     """The measured peaks of a device, the best size first, and what a training step of a model has to do there.
 
     precision: the dtype that FLOPs ran in while they and their peak were measured. flops_per_image: of a training step,
-    forward and backward. step_bytes: by precision. None and empty in what an earlier version wrote.
+    forward and backward. step_bytes: by precision. speeds: of the programs that were tried; the fastest is the limit.
     """
 
     setup: Setup
-    device_type: str
     precision: str | None
+    started: str
+    quick: bool
     peak_flops: Annotated[list[Peak], Meta(min_length=1)]
     peak_bytes: Annotated[list[Peak], Meta(min_length=1)]
     flops_per_image: Annotated[int, Meta(gt=0, le=10**18)] | None = None
     step_bytes: list[StepBytes] = field(default_factory=list)
+    speeds: Annotated[list[Speed], Meta(min_length=1)]
+
+    @property
+    def fastest(self) -> Speed:
+        """The limit itself: the fastest of the speeds."""
+        return max(self.speeds, key=lambda speed: speed.samples_per_second.median)
+
+    @property
+    def batch_size(self) -> int:
+        """The fastest program's."""
+        return self.fastest.batch_size
+
+    def share_of_limit(self, result: Result) -> float:
+        """images/s of a run over those of the limit; of a run on several GPUs, over those of as many limits."""
+        return result.samples_per_second.median / (self.devices(result) * self.fastest.samples_per_second.median)
 
     @property
     def flops_roof(self) -> float:
@@ -68,7 +94,7 @@ class Roofs:
 
     def devices(self, result: Result) -> int:
         """How many such devices a run had: on a CPU all its processes share one."""
-        return result.world_size if self.device_type == "cuda" else 1
+        return result.world_size if self.setup.cores is None else 1
 
     def shares(self, result: Result) -> dict[str, float | None]:
         """How near a run is to the measured peaks, 0..1, as `compare --json` prints it; see `NO_SHARES`.
@@ -88,12 +114,15 @@ NO_SHARES: dict[str, float | None] = dict.fromkeys(("share_of_arithmetic_peak", 
 
 
 def read(logdir: str | Path, no_links: bool = False) -> Roofs | None:
-    """The `Roofs` in a folder of runs; None where there are none, or an earlier version's.
+    """The `Roofs` in a folder of runs; None where there are none.
 
     no_links: see `result.read_json`. Raises InputError for a broken file.
     """
     path = Path(logdir) / FILE
-    if not path.exists():
-        return None
-    value = read_json(path, no_links)
-    return typed(Roofs, value, path) if value.get("schema") == SCHEMA else None
+    return of_study(study.read(path, no_links), path) if path.exists() else None
+
+
+def of_study(limit: study.Study, path: Path = Path(FILE)) -> Roofs:
+    """The `Roofs` in the result of `limit`, which was read from `path`. Raises InputError for a broken one."""
+    shared = {name: getattr(limit, name) for name in ("setup", "precision", "started", "quick")}
+    return typed(Roofs, limit.measured | shared, path)

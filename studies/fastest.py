@@ -28,11 +28,11 @@ from common.program import FULL, QUICK
 from common.timing import Plan, Timing, Window
 from common.tracing import SPARE_BYTES, traced_window
 from studies import one_batch, roofline, study
-from studies.limit import CHANNELS_LAST, CONTIGUOUS, Program, conclusions, tables
+from studies.limit import CHANNELS_LAST, CONTIGUOUS, conclusions, tables
 from studies.roofline import FORWARD, OPTIMIZER, RESIZE, OperatorCounter, OperatorTimes, count_step, least_bytes
 from walkthrough.compare import isolated
 from walkthrough.compare.isolated import Isolated
-from walkthrough.compare.roofs import StepBytes
+from walkthrough.compare.roofs import Program, StepBytes
 from walkthrough.compare.study import Study
 from walkthrough.results import privacy, progress
 from walkthrough.results.errors import InputError, is_out_of_memory

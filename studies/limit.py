@@ -11,7 +11,6 @@ is from a trace of the uncompiled step (`studies.roofline`).
 import argparse
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from studies import input as input_study
@@ -69,28 +68,6 @@ def run(args: argparse.Namespace) -> int:
     from studies.fastest import measure
 
     return study.run(args, lambda: measure(options), figure, "; `compare` shows each step's share of the limit")
-
-
-@dataclass(frozen=True)
-class Program:
-    """What the search for the limit varies. cudnn_benchmark, cuda_graphs: None where there is no GPU.
-
-    cuda_graphs: of compiled code, as in step 15.
-    """
-
-    batch_size: int
-    layout: str
-    cudnn_benchmark: bool | None
-    compiled: bool
-    cuda_graphs: bool | None = field(default=None, kw_only=True)
-
-    @property
-    def kind(self) -> str:
-        """All but the batch size, for people: "compiled, channels last"."""
-        words = ["compiled" if self.compiled else "uncompiled", self.layout]
-        words += ["cudnn.benchmark"] if self.cudnn_benchmark else []
-        words += ["CUDA graphs"] if self.cuda_graphs else []
-        return ", ".join(words)
 
 
 def fastest(measured: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from walkthrough.results.errors import InputError, OneLineParser, one_line_error
 
 COMMANDS = {  # the module of each, and what it does
     "tour": ("walkthrough.compare.tour", "Run every step in order, then compare them."),
-    "compare": ("walkthrough.compare.command", "Show the runs of a folder side by side."),
+    "compare": ("walkthrough.compare.ladder", "Show the runs of a folder side by side."),
     "explain": (
         "walkthrough.explain.command",
         "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next.",

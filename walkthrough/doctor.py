@@ -74,7 +74,7 @@ def examine(args: argparse.Namespace) -> list[Finding]:
         *_shared_memory(args.workers, args.batch_size, args.image_size or IMAGE_SIZE["cuda" if gpu else "cpu"]),
         _cifar10(args.data),
         _package("tensorboard", "fix", "a step cannot write its events"),
-        _package("msgspec", "note", "runs are recorded, and explained elsewhere"),
+        _package("msgspec", "fix", "results and traces cannot be read"),
         _package("torch-tb-profiler", "note", "traces are recorded, and shown elsewhere"),
         _disk(args.logdir),
     ]

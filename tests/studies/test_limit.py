@@ -33,12 +33,12 @@ from common.timing import Timing, Window
 from studies import fastest, one_batch, roofline, study
 from studies import limit as limit_study
 from studies.fastest import BATCH_SIZE, LARGEST_BATCH, Uncompiled, first_program, greedy
-from studies.limit import CHANNELS_LAST, CONTIGUOUS, Program, share_of_roof
+from studies.limit import CHANNELS_LAST, CONTIGUOUS, share_of_roof
 from walkthrough.cli import main
 from walkthrough.compare import isolated, ladder, roofs, rounds
 from walkthrough.compare import study as results
 from walkthrough.compare.figures import save
-from walkthrough.compare.roofs import Peak, StepBytes, of_study
+from walkthrough.compare.roofs import Peak, Program, StepBytes, of_study
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
@@ -1098,7 +1098,7 @@ def test_compare_shows_each_step_s_share_of_both_measured_peaks():
     for words in ("% of arithmetic", "% of memory", "as a share of the measured peaks"):
         assert words in text
     assert "memory roof" not in ladder_text(make_limit())  # what an earlier version measured
-    json_rows = rounds.comparison(ladders, known)["rows"]
+    json_rows = ladder.comparison(ladders, known)["rows"]
     assert [row["share_of_memory_roof"] for row in json_rows] == [None, pytest.approx(0.6)]
     assert [row["share_of_arithmetic_peak"] for row in json_rows] == [None, pytest.approx(0.2)]
 

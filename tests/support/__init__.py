@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from support.results import make_limit, make_result, write_run  # noqa: F401  # for tests to import from here
+from support.results import around, in_rounds, ladder_of, make_limit, make_result, write_run  # noqa: F401  # for tests
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = sorted((ROOT / "steps").glob("[0-9][0-9]_*.py"))

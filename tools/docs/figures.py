@@ -13,7 +13,6 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 from studies.ablation import Ablation
 from studies.effects import effects
 from studies.effects import figure as ablation_figure
-from studies.limit import Limit
 from studies.limit import figure as roofline_figure
 from studies.sweep import figure as sweep_figure
 from tools.docs.recorded import Recorded
@@ -146,11 +145,12 @@ def predicted(recorded: Recorded) -> Drawing:
 def roofline(recorded: Recorded) -> Drawing | None:
     """How near its roof each kind of operator is. None where `limit` was not recorded."""
     limit = recorded.study("limit")
-    if not isinstance(limit, Limit):
+    if limit is None:
         return None
-    shares = [(group.name, limit.share_of_roof(group)) for group in limit.groups]
-    groups = "; ".join(f"{name} {share:.0%} of its roof" for name, share in shares if share)
-    return roofline_figure(limit), f"FLOP/s over FLOPs per byte on logarithmic axes, with the measured roofs. {groups}."
+    rows = sorted(limit.tables["operators"], key=lambda row: -(row.get("% of its roof") or 0))
+    shares = [f"{row['operators of a step']} {row['% of its roof']:.0f}%" for row in rows if row.get("% of its roof")]
+    groups = f"of its roof: {'; '.join(shares)}"
+    return roofline_figure(limit), f"FLOP/s over FLOPs per byte on logarithmic axes, with the measured roofs; {groups}."
 
 
 def ablation(recorded: Recorded) -> Drawing | None:

@@ -8,11 +8,10 @@ from typing import Any
 
 from common.options import MODEL
 from labs.shared.study import FILE as LAB_FILE
-from studies.limit import Limit
 from studies.study import read_study
 from tools.docs import gpu_memory
 from walkthrough.advice.gains import Advised, advise
-from walkthrough.compare import predictions, rounds
+from walkthrough.compare import predictions, roofs, rounds
 from walkthrough.compare.study import Study as LabStudy
 from walkthrough.compare.study import read as read_lab
 from walkthrough.records import header
@@ -85,10 +84,9 @@ class Recorded:
         return self._studies[name]
 
     @property
-    def limit(self) -> Limit | None:
+    def limit(self) -> roofs.Limit | None:
         """What the ladder's "% of limit" is relative to."""
-        limit = self.study("limit")
-        return limit if isinstance(limit, Limit) else None
+        return roofs.read(self.folder)
 
     @cached_property
     def predictions(self) -> list[predictions.Prediction]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.compare import rounds
-from walkthrough.compare.markdown import escaped, table
 from walkthrough.compare.statistics import Ratio
+from walkthrough.compare.table import escaped, markdown_table
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import Result
 from walkthrough.terminal import BOLD, DIM, SCREEN_WIDTH, Page, print_text, screen
@@ -167,7 +167,7 @@ def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> 
         replayed = any(row.estimated_gain for row in rows)
         predicted = [">predicted, about", ">at most"] if replayed else [">predicted, at most"]
         headers = ["step", *predicted, ">measured", "outcome", "why"]
-        lines += [table(headers, [[*cells(row, replayed), escaped(row.why)] for row in rows]), ""]
+        lines += [markdown_table(headers, [[*cells(row, replayed), escaped(row.why)] for row in rows]), ""]
     return "\n".join([*lines, *more, "*Made by `make docs-figures`, from `logs/reference/`.*"])
 
 

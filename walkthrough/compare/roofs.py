@@ -1,4 +1,7 @@
-"""How near the device's measured peaks a run is, from what `limit` counted and measured. Starts without torch."""
+"""How near the limit, and the device's measured peaks, a run is: what `limit` counted and measured, read.
+
+Starts without torch.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,17 +33,36 @@ class StepBytes:
 
 
 @dataclass(frozen=True)
-class Speed:
-    """How fast a program trains on one batch that is on the device already. kind: "compiled, channels last", say."""
+class Program:
+    """What the search for the limit varies. cudnn_benchmark, cuda_graphs: None where there is no GPU.
 
-    kind: str
+    cuda_graphs: of compiled code, as in step 15.
+    """
+
     batch_size: PositiveInt
+    layout: str
+    cudnn_benchmark: bool | None
     compiled: bool
+    cuda_graphs: bool | None = field(default=None, kw_only=True)
+
+    @property
+    def kind(self) -> str:
+        """All but the batch size, for people: "compiled, channels last"."""
+        words = ["compiled" if self.compiled else "uncompiled", self.layout]
+        words += ["cudnn.benchmark"] if self.cudnn_benchmark else []
+        words += ["CUDA graphs"] if self.cuda_graphs else []
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Speed(Program):
+    """How fast a program trains on one batch that is on the device already."""
+
     samples_per_second: Throughput
 
 
 @dataclass(frozen=True, kw_only=True)
-class Roofs:
+class Limit:
     """The measured peaks of a device, the best size first, and what a training step of a model has to do there.
 
     precision: the dtype that FLOPs ran in while they and their peak were measured. flops_per_image: of a training step,
@@ -113,8 +135,8 @@ class Roofs:
 NO_SHARES: dict[str, float | None] = dict.fromkeys(("share_of_arithmetic_peak", "share_of_memory_roof"))
 
 
-def read(logdir: str | Path, no_links: bool = False) -> Roofs | None:
-    """The `Roofs` in a folder of runs; None where there are none.
+def read(logdir: str | Path, no_links: bool = False) -> Limit | None:
+    """The `Limit` in a folder of runs; None where there are none.
 
     no_links: see `result.read_json`. Raises InputError for a broken file.
     """
@@ -122,7 +144,7 @@ def read(logdir: str | Path, no_links: bool = False) -> Roofs | None:
     return of_study(study.read(path, no_links), path) if path.exists() else None
 
 
-def of_study(limit: study.Study, path: Path = Path(FILE)) -> Roofs:
-    """The `Roofs` in the result of `limit`, which was read from `path`. Raises InputError for a broken one."""
+def of_study(limit: study.Study, path: Path = Path(FILE)) -> Limit:
+    """The `Limit` in the result of `limit`, which was read from `path`. Raises InputError for a broken one."""
     shared = {name: getattr(limit, name) for name in ("setup", "precision", "started", "quick")}
-    return typed(Roofs, limit.measured | shared, path)
+    return typed(Limit, limit.measured | shared, path)

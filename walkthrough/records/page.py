@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from walkthrough.compare import markdown, rounds
-from walkthrough.compare.summary import intervals, notes_of, summary
+from walkthrough.compare import rounds
+from walkthrough.compare.ladder import intervals, notes_of, page_table, summary
+from walkthrough.compare.table import code, escaped
 from walkthrough.records import header
 from walkthrough.results import result
 from walkthrough.results.errors import printable
@@ -31,26 +32,26 @@ def page(folder: str | Path) -> str:
     notes = notes_of(ladder)
     missing = result.steps_not_run(folder)
     lines = [
-        f"# {markdown.escaped(base.model)}, {base.image_size} px, on {markdown.escaped(base.device)}",
+        f"# {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}",
         "",
         f"Trained on {base.data_label}, {settings.workers} workers from step 04 on, seed {settings.seed}{precision}. "
-        f"{environment.cores} CPU cores ({markdown.escaped(environment.cpu)}), "
+        f"{environment.cores} CPU cores ({escaped(environment.cpu)}), "
         f"torch {environment.torch}, Python {environment.python}"
         + (f", driver {environment.driver}" if environment.driver else "")
         + f". Started {base.started[:10]}, code at {environment.git or 'no known commit'}.",
         "",
-        markdown.ladder_table(ladder),
+        page_table(ladder),
         "",
-        f"**{markdown.escaped(summary(ladder))}**",
+        f"**{escaped(summary(ladder))}**",
         "",
         intervals(ladder),
         "",
         f"images/s: the median of all {windows} timed windows of a step, no profiler running; windows: their range,",
         "without a tenth of them at either end; rounds: runs of the step, interleaved with the other steps'. Trace,",
         "events: round 1.",
-        *(["", *(f"- {markdown.escaped(note)}." for note in notes)] if notes else []),
+        *(["", *(f"- {escaped(note)}." for note in notes)] if notes else []),
         *([""] if missing else []),
-        *(f"- {markdown.code(step.step)} was not run: {markdown.escaped(step.reason)}." for step in missing),
+        *(f"- {code(step.step)} was not run: {escaped(step.reason)}." for step in missing),
         "",
         "Written by `walkthrough record`; `walkthrough compare` prints it, `walkthrough record --check` verifies it.",
     ]

@@ -34,10 +34,10 @@ from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import printable
 from walkthrough.results.files import open_plain
 from walkthrough.tensorboard import profiler_pages
-from walkthrough.tensorboard.answers import PROGRAM, Answers, Kept, Question, cache_folder, is_being_written
+from walkthrough.tensorboard.answers import PROGRAM, Answers, Kept, cache_folder, is_being_written
 from walkthrough.tensorboard.log_folders import REMOTE, Status, folders_below, natural, roots_of, well_formed
 from walkthrough.tensorboard.plugin import guarded, json_app
-from walkthrough.tensorboard.worker import COUNTERS, TABLES
+from walkthrough.tensorboard.worker import COUNTERS, TABLES, Question
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication

@@ -11,7 +11,7 @@ from tools.docs import first_picture, others, traced
 from tools.docs.blocks import BLOCKS
 from tools.docs.first_picture import POINT
 from tools.docs.recorded import Course
-from walkthrough.compare.published import PUBLISHED
+from walkthrough.compare.ladder import PUBLISHED
 from walkthrough.trace.analysis import analyze
 
 pytestmark = pytest.mark.xdist_group("course")

@@ -4,8 +4,8 @@ from tools.docs.blocks.page import measured
 from tools.docs.recorded import Course
 from walkthrough.compare import markdown
 from walkthrough.compare.figures import ladder_title
+from walkthrough.compare.ladder import intervals, summary
 from walkthrough.compare.markdown import escaped
-from walkthrough.compare.summary import intervals, summary
 from walkthrough.terminal import size_text
 
 

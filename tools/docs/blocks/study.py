@@ -8,11 +8,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from studies import effects as effects
-from studies import input as input_study
-from studies import limit as limit_study
 from studies.ablation import Ablation
-from studies.input import InputLimit
-from studies.limit import Limit
 from studies.study import Study, title
 from tools.docs.blocks.page import measured_again
 from tools.docs.recorded import Course
@@ -47,30 +43,6 @@ def shows(study: str) -> Callable[[Callable[[S], list[str]]], Callable[[Course],
         return block
 
     return block_of
-
-
-@shows("limit")
-def limit_speeds(limit: Limit) -> list[str]:
-    """How fast the model trains on one batch that is on the device."""
-    return [_settings(limit), _table(limit_study.speeds_table(limit)), *_notes(limit)]
-
-
-@shows("limit")
-def limit_facts(limit: Limit) -> list[str]:
-    """The measured peaks, and what a step computes and moves."""
-    return [_table(limit_study.facts_table(limit))]
-
-
-@shows("limit")
-def limit_groups(limit: Limit) -> list[str]:
-    """Where the time of a step goes by kind of operator, and how near its roof each is."""
-    return [_table(limit_study.groups_table(limit)), limit_study.without_formula(limit)]
-
-
-@shows("input")
-def input_limit(result: InputLimit) -> list[str]:
-    """What the input alone delivers, next to what the model alone consumes."""
-    return [_table(input_study.delivered_table(result)), f"**{_sentence(result.bottleneck)}**", *_notes(result)]
 
 
 @shows("ablation")
@@ -120,14 +92,9 @@ def study(course: Course, name: str, of: str, part: str = "all") -> str:
 
 
 BLOCKS = (
-    *(limit_speeds, limit_facts, limit_groups, input_limit, study),
+    study,
     *(ablation_programs, ablation_effects, ablation_pairs),
 )
-
-
-def _settings(result: Limit) -> str:
-    setup = result.setup
-    return f"{escaped(setup.model)}, batch {result.batch_size}, {setup.image_size} px, {escaped(result.precision)}."
 
 
 def _notes(result: Study) -> list[str]:

@@ -138,17 +138,19 @@ def _facts(measured: Mapping[str, Any]) -> list[Row]:
         return f"{peak['what']}, ±{(max(peak['windows']) - min(peak['windows'])) / 2 / peak['median']:.0%}"
 
     facts = [
-        ("measured peak, computing", rate_text(flops["median"], "FLOP/s"), spread(flops)),
-        ("measured peak, memory", rate_text(moved["median"], "B/s"), spread(moved)),
-        ("forward, per image", rate_text(image, "FLOP"), f"{image / 2e9:.4g} G multiply-adds"),
+        ("measured peak, computing", flops["median"] / 1e9, "GFLOP/s", spread(flops)),
+        ("measured peak, memory", moved["median"] / 1e9, "GB/s", spread(moved)),
+        ("forward, per image", image / 1e6, "MFLOP", f"{image / 2e6:.3g} M multiply-adds"),
         (
             f"a training step, batch {batch_size}",
-            rate_text(step, "FLOP"),
+            step / 1e9,
+            "GFLOP",
             f"{step / batch_size / image:.2f} x forward",
         ),
         (
             "bytes it moves, uncompiled",
-            rate_text(step_bytes, "B"),
+            step_bytes / 1e9,
+            "GB",
             f"{step / step_bytes:.3g} FLOPs per byte; the peaks balance at {flops['median'] / moved['median']:.3g}",
         ),
     ]
@@ -156,8 +158,8 @@ def _facts(measured: Mapping[str, Any]) -> list[Row]:
         own = measured["step_bytes"][-1]  # in the precision in use
         least = own["fixed"] + own["per_image"] * batch_size
         share = f"{step / least:.3g} FLOPs per byte; {least / step_bytes:.0%} of what it moves uncompiled"
-        facts.append(("bytes it must move at least", rate_text(least, "B"), share))
-    return [{"quantity": quantity, "value": value, "remark": remark} for quantity, value, remark in facts]
+        facts.append(("bytes it must move at least", least / 1e9, "GB", share))
+    return [dict(zip(("quantity", "value", "unit", "remark"), fact, strict=True)) for fact in facts]
 
 
 def _operators(measured: Mapping[str, Any]) -> list[Row]:
@@ -221,7 +223,7 @@ def memory_bound(measured: Mapping[str, Any]) -> list[str]:
 def without_formula(measured: Mapping[str, Any]) -> str:
     """Which operators torch has no FLOP formula for, and their share of all, in a sentence."""
     left_out = measured["without_formula"]
-    names = [f"{operator['name'].removeprefix('aten::')} {operator['calls']}" for operator in left_out["operators"]]
+    names = [f"{operator['name']} {operator['calls']}" for operator in left_out["operators"]]
     more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
     share = f"{left_out['calls_share']:.0%} of the operators' calls"
     if left_out["time_share"] is not None:

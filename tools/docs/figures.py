@@ -10,9 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-from studies.ablation import Ablation
-from studies.effects import effects
-from studies.effects import figure as ablation_figure
+from studies.ablation import figure as ablation_figure
 from studies.limit import figure as roofline_figure
 from studies.sweep import figure as sweep_figure
 from tools.docs.recorded import Recorded
@@ -29,6 +27,7 @@ from walkthrough.compare.figures import (
     step_label,
     styled,
 )
+from walkthrough.compare.table import text
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.memory import Memory, thinned
 
@@ -156,12 +155,13 @@ def roofline(recorded: Recorded) -> Drawing | None:
 def ablation(recorded: Recorded) -> Drawing | None:
     """The effect of each optimisation alone and in the full ladder. None where `ablate` was not recorded."""
     result = recorded.study("ablation")
-    if not isinstance(result, Ablation):
+    if result is None:
         return None
     rows = "; ".join(
-        f"{step_label(effect.optimisation)} {effect.alone or '-'} alone, {effect.in_full or '-'} in the full ladder"
-        for effect in effects(result)
-        if not effect.no_effect
+        f"{step_label(row['optimisation'])} {text(row['alone'])} alone, {text(row['in the full ladder'])} in the full "
+        "ladder"
+        for row in result.tables["effects"]
+        if not row["no effect"]
     )
     return ablation_figure(result), f"Points with intervals on a logarithmic axis: times as fast. {rows}."
 

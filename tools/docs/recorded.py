@@ -4,16 +4,14 @@ import sys
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from common.options import MODEL
 from labs.shared.study import FILE as LAB_FILE
-from studies.study import read_study
 from tools.docs import gpu_memory
 from walkthrough.advice.gains import Advised, advise
 from walkthrough.compare import predictions, roofs, rounds
-from walkthrough.compare.study import Study as LabStudy
-from walkthrough.compare.study import read as read_lab
+from walkthrough.compare.study import Study
+from walkthrough.compare.study import read as read_study
 from walkthrough.records import header
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
@@ -29,7 +27,7 @@ class Recorded:
 
     folder: Path
     ladder: rounds.Ladder
-    _studies: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _studies: dict[str, Study | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def device_type(self) -> str:
@@ -77,10 +75,11 @@ class Recorded:
         """{step: what to do about its trace}."""
         return {step: advise(analysis) for step, analysis in self.analyses.items()}
 
-    def study(self, name: str) -> Any:
-        """The result of the study of that name, one of `studies.study.STUDIES`; None where it was not recorded."""
+    def study(self, name: str) -> Study | None:
+        """The study of that name, one of `compare.study.OF_A_LADDER`; None where it was not recorded."""
+        path = self.folder / f"{name}.json"
         if name not in self._studies:
-            self._studies[name] = read_study(name, self.folder)
+            self._studies[name] = read_study(path) if path.exists() else None
         return self._studies[name]
 
     @property
@@ -110,12 +109,12 @@ class Course:
         return self.records[0]
 
     @cached_property
-    def labs(self) -> dict[str, LabStudy]:
+    def labs(self) -> dict[str, Study]:
         """{lab: its study} of those that were recorded, next to the records."""
         files = sorted(self.shown.folder.parent.glob(f"labs/*/{LAB_FILE}"))
-        return {path.parent.name: read_lab(path) for path in files}
+        return {path.parent.name: read_study(path) for path in files}
 
-    def lab(self, name: str) -> LabStudy | None:
+    def lab(self, name: str) -> Study | None:
         """The study of a lab; None where it was not recorded."""
         return self.labs.get(name)
 

@@ -216,7 +216,11 @@ def heat_map(
         place = across.index(row[x]), up.index(row[y])
         if middle is not None:
             numbers[place[1]][place[0]] = middle
-        at = {"ha": "center", "va": "center", "color": GREY if middle is None else ink_on(colours(scale(middle)))}
+        at: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "color": GREY if middle is None else ink_on(colours(scale(middle))),
+        }
         shown = cell_text(middle if middle is None or middle < 100 else float(round(middle)))
         axes.annotate(shown, (place[0] + 0.5, place[1] + 0.7), fontsize=10, **at)
         axes.annotate(row.get(note) or "", (place[0] + 0.5, place[1] + 0.34), fontsize=7, **at)

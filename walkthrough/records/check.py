@@ -18,6 +18,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from walkthrough.compare import roofs, study
 from walkthrough.compare.rounds import merged
 from walkthrough.records import allowed, header, page, recording
 from walkthrough.records.header import Header, read_header
@@ -80,8 +81,6 @@ def refuse(folder: Path, problems: Sequence[str], fix: str = FIX) -> None:
 
 
 def _verified(folder: Path, add_page: bool) -> tuple[Header, list[str], list[str]]:
-    from studies import study
-
     problems, lines, results, names = [], [], [], {header.FILE, page.FILE}
     shared = _header(folder / header.FILE)
     there = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
@@ -102,11 +101,11 @@ def _verified(folder: Path, add_page: bool) -> tuple[Header, list[str], list[str
     counts = {runs for result, runs in results if result.acts}  # the others run once
     if len(counts) > 1:
         problems.insert(0, f"the steps have different numbers of runs ({', '.join(map(str, sorted(counts)))})")
-    for name, kind in sorted(study.files().items()):
+    for name in sorted(f"{name}.json" for name in study.OF_A_LADDER):
         with _collected(problems):
             if results and name in there:
                 names.add(name)
-                lines.append(_of_study(folder / name, kind, results[0][0].setup))
+                lines.append(_of_study(folder / name, results[0][0].setup))
     files = {name for name, path in there.items() if not path.is_dir()}
     problems += [f"{name} is no file of a record" for name in sorted(files - names)]
     problems += [f"{name} is missing" for name in sorted(names - files - {page.FILE})]
@@ -152,15 +151,17 @@ def _header(path: Path) -> Header:
     return shared
 
 
-def _of_study(path: Path, name: str, setup: Setup) -> str:
+def _of_study(path: Path, setup: Setup) -> str:
     """What was verified of a study's file. Raises InputError where it is broken, rough or of another setup."""
-    from studies import study
-
     read_json(path)
-    result = study.read_study(name, path.parent)
-    if result and result.quick:
+    result = study.read(path)
+    if result.quick:
         raise InputError(f"{path} is of a smoke run (--quick)")
-    if differences := result.setup.differences(setup) if result else []:
+    if result.setup is None:
+        raise InputError(f"{path} is of no setup")
+    if path.name == roofs.FILE:
+        roofs.of_study(result, path)
+    if differences := result.setup.differences(setup):
         raise InputError(f"{path} is of another setup than the record: {differences[0]}")
     return f"{path.name}: of the same device, model and image size"
 

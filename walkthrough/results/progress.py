@@ -11,6 +11,8 @@ import signal
 import stat
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from typing import Any
 
 VARIABLE = "WALKTHROUGH_PROGRESS"  # set to "json" by a program that follows the step
@@ -48,6 +50,13 @@ def say(text: str) -> None:
     """Print `text` for a person; a program that follows the step shows such things in its own way."""
     if not is_followed():
         print(text, flush=True)
+
+
+@contextmanager
+def progress_on_stderr(as_json: bool) -> Iterator[None]:
+    """Print to stderr what is printed in here, where stdout is for JSON."""
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield
 
 
 def end_with_reader() -> None:

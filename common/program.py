@@ -70,7 +70,7 @@ def program(file: Path, options: StepOptions, workers: int = 0) -> Program:
     """Run the main() of a program with these options up to its call of `run_step`, without CIFAR-10.
 
     workers: of its loader, where it has some. What it prints goes to stderr, since an isolated process answers on
-    stdout. A program that ends before that call raises what it raised; SystemExit(2) for input that it refuses.
+    stdout. A program that ends before that call raises what it raised; InputError for input that it refuses.
     """
     reached: list[Program] = []
 

@@ -475,13 +475,9 @@ def conclusions(measured: Mapping[str, Any]) -> dict[str, list[str]]:
     """What depends on its place, whether the control is 1, and which pairs interact."""
     runs, count = len(by_run(measured, BASELINE)), len({one["variant"] for one in measured["measurements"]})
     effects = [f"{runs} interleaved runs of {count} programs."]
-    for row in _effects(measured):
-        over = row["full ladder over alone"]
-        if over and over.resolved:
-            effects.append(
-                f"{row['optimisation']} depends on its place: {row['in the full ladder']} in the full ladder, "
-                f"{row['alone']} alone; the one over the other, {over}."
-            )
+    over = {row["optimisation"]: row["full ladder over alone"] for row in _effects(measured)}
+    if places := [name for name, ratio in over.items() if ratio and ratio.resolved]:
+        effects.append(f"Another effect in the full ladder than alone: {', '.join(places)}.")
     control = compared(measured, CONTROL, BASELINE)
     differs = (
         f"The control, the baseline's program measured once more, came out at {control}. It should include 1, and by "

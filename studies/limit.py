@@ -207,9 +207,9 @@ def memory_bound(measured: Mapping[str, Any]) -> list[str]:
         return []
     sentences = [
         f"Memory-bound by the roofline: at {intensity:.3g} FLOPs per byte, memory at its measured peak allows at most "
-        f"{highest:.0%} of the measured arithmetic peak, so a low share is to be expected. Uncompiled it is "
-        f"{speed['mfu']:.1%}, at {speed['bytes_per_second'] / bytes_roof:.0%} of the measured peak bytes/s; only "
-        "moving fewer bytes (fused operators, lower precision) raises that bound."
+        f"{highest:.0%} of the measured arithmetic peak, so a low share is to be expected.",
+        f"Uncompiled it is {speed['mfu']:.1%}, at {speed['bytes_per_second'] / bytes_roof:.0%} of the measured peak "
+        "bytes/s; only moving fewer bytes (fused operators, lower precision) raises that bound.",
     ]
     share = best["share_of_memory_roof"]
     if share is not None:

@@ -9,7 +9,8 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,11 @@ from common.options import BATCH_SIZE, StepOptions, add_step_options, options_fr
 from walkthrough.compare import isolated
 from walkthrough.compare import study as results
 from walkthrough.compare.figures import UNRESOLVED, check_figure_file, reach, save
-from walkthrough.compare.runner import prepare
 from walkthrough.compare.statistics import Ratio
 from walkthrough.compare.study import LIMIT_SECONDS, OF_A_LADDER, Measurements
 from walkthrough.results.environment import current_environment, now, usable_cores
 from walkthrough.results.errors import folder, whole_number
-from walkthrough.results.progress import progress_on_stderr
-from walkthrough.results.result import Setup, data_label
+from walkthrough.results.result import Setup, check_writable, data_label
 from walkthrough.terminal import console
 
 if TYPE_CHECKING:
@@ -73,12 +72,15 @@ def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOption
     batch_size: where the command chooses it. Raises InputError for what this machine lacks, and where nothing could be
     drawn into `args.plot`.
     """
+    from common.data import fetch_cifar10
     from common.device import disable_tf32
 
     if args.plot:
         check_figure_file(args.plot)
     options = resolved(args, batch_size=batch_size)
-    prepare(options)
+    check_writable(options.logdir)
+    if options.download:
+        fetch_cifar10(options.data)
     disable_tf32()
     return options
 
@@ -155,6 +157,13 @@ def run(
         results.show(result, to)
         print(f"written to {path}{more}")
     return 0
+
+
+@contextmanager
+def progress_on_stderr(as_json: bool) -> Iterator[None]:
+    """Print to stderr what is printed in here, where stdout is for JSON."""
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():
+        yield
 
 
 def title(result: results.Study) -> str:

@@ -123,7 +123,6 @@ def timed(
 
     around_windows: entered while the windows are timed. Raises InputError as the steps do.
     """
-    options = replace(options, unused=() if on.bigger_batch else ("batch_size",))
     device = torch.device(options.device)
     if device.index is not None:
         torch.cuda.set_device(device)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from walkthrough.results.environment import ROOT, in_clone
-from walkthrough.results.errors import InputError, OneLineParser, one_line_errors
+from walkthrough.results.errors import InputError, OneLineParser, exit_code
 
 COMMANDS = {  # the module of each, and what it does
     "tour": ("walkthrough.compare.tour", "Run every step in order, then compare them."),
@@ -33,7 +33,7 @@ COMMANDS = {  # the module of each, and what it does
         "Time two training commands against each other: walkthrough time -- COMMAND A --versus COMMAND B",
     ),
     "record": (
-        "walkthrough.records.command",
+        "walkthrough.records.record",
         "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable.",
     ),
     "samples": (
@@ -67,10 +67,19 @@ COMMANDS = {  # the module of each, and what it does
 NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep")  # `common` and the programs next to it
 
 
-@one_line_errors()
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code: 0 done, 2 the input cannot be used (one line on stderr), 1 a defect."""
-    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(sys.argv[1:] if argv is None else list(argv), ends=argv is None)
+    except (Exception, KeyboardInterrupt) as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+    raise SystemExit(code)
+
+
+def _run(words: list[str], ends: bool) -> int:
+    """Run the command of a command line: its exit code. ends: the process ends with it."""
     if words and words[0] in NEED_CLONE and not in_clone():
         clone = "run `make setup` in a clone of the project, and its .venv/bin/walkthrough"
         raise InputError(f"{words[0]} runs the course's programs: {clone}")
@@ -79,8 +88,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step in progress is stopped as well
     try:
-        args = _parser(words).parse_args(words)
-        if argv is None and args.command == "explain":
+        parser = _parser(words)
+        args, others = parser.parse_known_args(words)
+        if hasattr(args, "passed_on"):  # to the programs that the command runs
+            args.passed_on = others
+        elif others:
+            parser.error(f"unrecognized arguments: {' '.join(others)}")
+        if ends and args.command == "explain":
             atexit.register(gc.freeze)  # a process that ends need not look for garbage, which takes 30 ms with numpy
         code = import_module(COMMANDS[args.command][0]).run(args)
         sys.stdout.flush()
@@ -100,7 +114,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if error.filename is None:  # it was stdout: what is left in its buffer can go nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise InputError(f"{error.filename or 'the output'}: {error.strerror}") from error
-    raise SystemExit(code)
+    return code
 
 
 def _parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:

@@ -97,8 +97,8 @@ def pipelines(
         of_program = replace(own, data=Path(shards)) if name == SHARDS else own
         try:
             answer["pipelines"][name] = _pipeline(of_program, name, workers, with_training)
-        except SystemExit as refused:  # the program's, which has a package that is missing in its context
-            answer["pipelines"][name] = {"error": printable(refused.__context__ or refused, REASON_LENGTH)}
+        except InputError as refused:  # a package that is missing
+            answer["pipelines"][name] = {"error": printable(refused, REASON_LENGTH)}
     return answer
 
 

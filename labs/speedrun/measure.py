@@ -85,8 +85,8 @@ def _run(program: str, argv: list[str]) -> str | None:
     before, sys.argv = sys.argv, argv
     try:
         loaded(HERE / f"{program}.py").main()
-    except SystemExit as ended:
-        return str(ended.__context__ or f"ended with code {ended.code}")
+    except InputError as error:
+        return str(error)
     except Exception as error:  # a compiler fails in any way; the others race on
         return f"{type(error).__name__}: {error}"
     finally:

@@ -9,6 +9,7 @@ from support import ROOT
 from common import program as programs
 from common.options import StepOptions
 from common.timing import Plan
+from walkthrough.results.errors import InputError
 
 BASELINE = ROOT / "labs" / "memory" / "00_baseline.py"
 
@@ -57,11 +58,9 @@ def test_a_precision_is_passed_to_a_program_only_where_one_was_chosen(options, t
     assert automatic[-2:] == ["--workers", "3"]
 
 
-def test_input_that_a_program_refuses_is_refused(options, capsys):
-    with pytest.raises(SystemExit) as ended:
+def test_input_that_a_program_refuses_is_refused(options):
+    with pytest.raises(InputError, match="unknown model 'resnet18'"):
         programs.program(BASELINE, replace(options, model="resnet18"))
-    assert ended.value.code == 2
-    assert "unknown model 'resnet18'" in capsys.readouterr().err
 
 
 def test_a_batch_is_of_the_options_or_of_the_size_that_is_asked_for(options):

@@ -22,8 +22,8 @@ from walkthrough.cli import main
 from walkthrough.compare import statistics
 from walkthrough.compare import study as results
 from walkthrough.compare.figures import MEMORY, SPEED, UNRESOLVED
-from walkthrough.compare.runner import step_files
 from walkthrough.compare.statistics import of_pairs
+from walkthrough.compare.tour import step_files
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import Setup
 
@@ -548,10 +548,9 @@ def test_what_has_another_effect_in_the_full_ladder_than_alone_is_named():
            "full": [1000.0] * 3, "full without amp": [500.0] * 3, "full without compile": [1000.0] * 3,
            "full without channels_last": [1000 / 1.02] * 3, "full without bigger_batch": [900.0, 980.0, 1020.0]}
     )  # fmt: skip
-    text = said(found, "effects")
-    assert text.count("depends on its place") == 2
-    assert "amp depends on its place: 2.00x (2.00-2.00) in the full ladder, ~1.00x (1.00-1.00) alone; the one" in text
-    assert "alone; the one over the other, 0.50x (0.50-0.50)." in text
+    assert "Another effect in the full ladder than alone: amp, compile." in said(found, "effects")
+    assert effect_of(found, "amp")["full ladder over alone"].ratio == pytest.approx(2.0)
+    assert effect_of(found, "compile")["full ladder over alone"].ratio == pytest.approx(0.5)
 
 
 def test_effects_of_one_run_are_not_compared_between_places():

@@ -50,7 +50,7 @@ def load(tmp_path, monkeypatch):
 
     yield start
     for loading in opened:
-        loading.close()
+        loading.answers.close()
 
 
 def loaded(loading):

@@ -11,9 +11,6 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, redirect_stdout
-from typing import Any
 
 VARIABLE = "WALKTHROUGH_PROGRESS"  # set to "json" by a program that follows the step
 
@@ -36,27 +33,10 @@ def report(phase: str, done: int, of: int, samples_per_second: float | None = No
         print(f"  {phase:<14}{speed}".rstrip(), flush=True)
 
 
-def parse(line: str) -> dict[str, Any] | None:
-    """The event of a JSON line that `report` printed; None for any other line."""
-    if not line.startswith('{"progress": '):
-        return None
-    try:
-        return json.loads(line)["progress"]
-    except (ValueError, KeyError):
-        return None
-
-
 def say(text: str) -> None:
     """Print `text` for a person; a program that follows the step shows such things in its own way."""
     if not is_followed():
         print(text, flush=True)
-
-
-@contextmanager
-def progress_on_stderr(as_json: bool) -> Iterator[None]:
-    """Print to stderr what is printed in here, where stdout is for JSON."""
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        yield
 
 
 def end_with_reader() -> None:

@@ -236,7 +236,7 @@ class Loading:
         self._views: deque[Question] = deque(maxlen=COMPARED_RUNS)  # that were asked for last
         kept = Kept(cache or cache_folder() / "profiles", DISK_LIMIT, ".profile.gz")
         self.answers = Answers(kept, READERS, BEHIND, local, self._spare, program)
-        self._changed, self._profiles = self.answers.changed, Profiles(kept, dropped)
+        self._changed, self._profiles = self.answers.changed, Profiles(kept, dropped, self._profile)
 
     def search(self) -> bool:
         """Look which traces there are now, and have those read that are new or have changed.
@@ -310,7 +310,7 @@ class Loading:
         while True:
             run, shown = self._wait_for(name, until)
             try:
-                return self._profiles.run(name, run.shown_folder, shown, self._profile)
+                return self._profiles.run(name, run.shown_folder, shown)
             except Missing:
                 with self._changed:
                     self.answers.forget_missing((*run.wanted, *shown))
@@ -330,26 +330,19 @@ class Loading:
         if not counters.exists():
             self._lost(trace)
         question = replace(trace, kind="view", options=(str(counters),))
-        until = time.monotonic() + patience
         with self._changed:
             if question not in self._views:
                 self._views.append(question)
             self.answers.forget_missing([question])
             self.answers.ask(question)
-            while not self.answers.is_settled(question):
-                if (left := until - time.monotonic()) <= 0:
-                    raise NotYet
-                self._changed.wait(left)
+            if not self._changed.wait_for(lambda: self.answers.is_settled(question), patience):
+                raise NotYet
             if reason := self.answers.failure(question):
                 raise NotReadable(reason)
         try:
             return open_plain(self.answers.kept.path(question.key))
         except OSError as error:  # deleted by another TensorBoard, say
             raise NotYet from error
-
-    def close(self) -> None:
-        """Kill the children and start no more."""
-        self.answers.close()
 
     def _profile(self, trace: Question) -> RunProfile:
         """What the pages show of a trace; raises NotYet where it has to be read again."""
@@ -370,25 +363,25 @@ class Loading:
 
     def _wait_for(self, name: str, until: float) -> tuple[_Run, tuple[Question, ...]]:
         """The run and what is shown of it."""
-        asked = False
+
+        def is_there() -> bool:
+            self._settle()
+            run = self._runs.get(name)
+            return self._searched if run is None else bool(run.shown) or self._is_settled(run)
+
         with self._changed:
-            while True:
-                self._settle()
-                run = self._runs.get(name)
-                if run is None and self._searched:
-                    raise Unknown(name)
-                if run and not asked:
-                    self._asked = [name, *(other for other in self._asked if other != name)]
-                    for question in reversed(run.wanted):  # the last one asked for is read first
-                        self.answers.ask(question)
-                    asked = True
-                if run and run.shown:
-                    return run, run.shown
-                if run and self._is_settled(run):
-                    raise NotReadable(name)
-                if (left := until - time.monotonic()) <= 0:
-                    raise NotYet(name)
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: self._searched, until - time.monotonic())
+            if run := self._runs.get(name):
+                self._asked = [name, *(other for other in self._asked if other != name)]
+                for question in reversed(run.wanted):  # the last one asked for is read first
+                    self.answers.ask(question)
+            if not self._changed.wait_for(is_there, until - time.monotonic()):
+                raise NotYet(name)
+            if (run := self._runs.get(name)) is None:
+                raise Unknown(name)
+            if not run.shown:
+                raise NotReadable(name)
+            return run, run.shown
 
     def _is_settled(self, run: _Run) -> bool:
         return all(map(self.answers.is_settled, run.wanted))
@@ -456,22 +449,21 @@ class _Unread:
 class Profiles:
     """The runs and profiles that were asked for last, from those in `kept`. Thread-safe.
 
-    dropped: called after one was replaced or has left the memory.
+    dropped: called after one was replaced or has left the memory. profile_of: by which a run gets the profile of a
+    trace.
     """
 
-    def __init__(self, kept: Kept, dropped: Callable[[], None]) -> None:
-        self._kept, self._dropped = kept, dropped
+    def __init__(self, kept: Kept, dropped: Callable[[], None], profile_of: Callable[[Question], RunProfile]) -> None:
+        self._kept, self._dropped, self._profile_of = kept, dropped, profile_of
         self._lock = threading.Lock()
         self._runs: OrderedDict[str, tuple[tuple[Question, ...], Run]] = OrderedDict()
         self._profiles: OrderedDict[Question, tuple[RunProfile, int]] = OrderedDict()
 
-    def run(
-        self, name: str, folder: str, traces: tuple[Question, ...], profile_of: Callable[[Question], RunProfile]
-    ) -> Run:
-        """The run of that name with the profiles of these traces; `profile_of` gives one. Raises Missing."""
+    def run(self, name: str, folder: str, traces: tuple[Question, ...]) -> Run:
+        """The run of that name with the profiles of these traces. Raises Missing."""
         with self._lock:
             if name not in self._runs or self._runs[name][0] != traces:
-                self._runs[name] = traces, self._put_together(_OnDemand(name, folder, profile_of), traces)
+                self._runs[name] = traces, self._put_together(_OnDemand(name, folder, self._profile_of), traces)
             self._runs.move_to_end(name)
             while len(self._runs) > MOST_RUNS:
                 self._runs.popitem(last=False)

@@ -87,7 +87,7 @@ class Stretch(Struct, frozen=True):
     """What is drawn, in bins. gpu: its name, "" for none. step: its name. change: see `Cut`.
 
     us: the length of the stretch, step_us: of the steps in it. lanes: {lane: {group: per cent of each bin}}; groups of
-    a lane are disjoint. us_of: µs in the stretch by group.
+    a lane are disjoint. us_of: µs in the stretch by group. launches: so many calls begin in it, with that lane.
     """
 
     gpu: str
@@ -97,6 +97,7 @@ class Stretch(Struct, frozen=True):
     lanes: dict[str, dict[str, list[int]]]
     us_of: dict[str, float]
     change: str = ""
+    launches: int = 0
 
     @property
     def busy(self) -> float:
@@ -130,6 +131,7 @@ def stretch(analysis: Analysis, cut: Cut = Cut()) -> Stretch:  # noqa: B008 (fro
         inside = (cover.start >= begin) & (cover.start < begin + length)
         at = int(np.argmax(np.where(inside, cover.end - cover.start, -1)))
         first, us = float(cover.start[at]) - cut.before_ms * 1e3, (cut.before_ms + cut.after_ms) * 1e3
+    calls = trace.runtime.start[trace.calls.launches]
     return Stretch(
         gpu=(analysis.gpus[0].name or "a GPU") if analysis.gpus else "",
         step=steps.names[index],
@@ -143,6 +145,7 @@ def stretch(analysis: Analysis, cut: Cut = Cut()) -> Stretch:  # noqa: B008 (fro
             if part
         },
         change=cut.change,
+        launches=int(((calls >= first) & (calls < first + us)).sum()) if LAUNCHES in covers else 0,
     )
 
 
@@ -216,10 +219,12 @@ def ms(us: float) -> str:
 
 
 def facts(shown: Stretch) -> str:
-    """A stretch in words: its length, how busy the GPU is, and what its longest waits are."""
+    """A stretch in words: its length, how busy the GPU is, and how many launches it has."""
     parts = [ms(shown.us)]
     if shown.lanes.get(KERNELS):
         parts.append(f"kernels run {shown.busy:.0%} of it")
+    if shown.launches:
+        parts.append(f"{shown.launches:,} launches")
     return ", ".join(parts)
 
 
@@ -281,14 +286,15 @@ def _draw(axes: Axes, shown: Stretch, title: str, lanes: Sequence[str], width: f
     begin, end = longest(shown, COPIES, TO_GPU)
     behind = slice(int(end / edges[-1] * BINS) + 1, int((end + 0.2 * width) / edges[-1] * BINS))
     if end > begin and not any(sum(percents[behind]) for percents in shown.lanes[COPIES].values()):
-        at = (end + 0.01 * width, bottoms[COPIES] + THICK / 2)
-        axes.text(*at, f"{ms((end - begin) * 1e3)} to the GPU", va="center", **_SMALL)
+        x, align = (begin - 0.01 * width, "right") if end > 0.8 * width else (end + 0.01 * width, "left")
+        words = f"{ms((end - begin) * 1e3)} to the GPU"
+        axes.text(x, bottoms[COPIES] + THICK / 2, words, ha=align, va="center", **_SMALL)
     for lane, group, words, y, side in (
         (CPU, LOADING, "the loop waits for its next batch", len(lanes) - 0.1, 1),
         (CPU, WAITING, "the CPU waits for a copy or the GPU", len(lanes) - 0.1, 1),
         (KERNELS, "", "no kernel runs", -0.28, -1),
     ):
-        begin, end = longest(shown, lane, group) if lane in shown.lanes else (0, 0)
+        begin, end = longest(shown, lane, group) if shown.lanes.get(lane) else (0, 0)
         if end - begin > WORTH * shown.us / 1e3:
             _call_out(axes, begin, end, f"{ms((end - begin) * 1e3)}: {words}", y, side, width)
     axes.set_xlim(-0.002 * width, width * 1.01)

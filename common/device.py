@@ -1,7 +1,10 @@
-"""The device that a program trains on, the precision it can compute in, and what has no effect without a GPU."""
+"""The device that a program trains on: precision, memory, and what has no effect without a GPU."""
 
+import ctypes
 import gc
+import os
 import re
+from functools import cache
 
 import torch
 
@@ -9,6 +12,10 @@ from common.options import StepOptions
 from walkthrough.results import capture
 from walkthrough.results.environment import cpu_bf16_hardware, cpu_name
 from walkthrough.results.errors import InputError
+
+# M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX of malloc.h: never trim, map no single tensor, one heap for all threads.
+_MALLOPT = {-1: -1, -4: 0, -8: 1}
+KEEPS_FREED_MEMORY = "memory that is freed is kept for the next step, as torch keeps a GPU's (mallopt)"
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # by --precision
 
@@ -49,10 +56,14 @@ def checked_device(name: str | None = None) -> str:
     return name
 
 
-def start(args: StepOptions) -> torch.device:
-    """The device that a program trains on: seeds torch with --seed, and switches TF32 off, as every step does."""
+def start(args: StepOptions, keep_tf32: bool = False) -> torch.device:
+    """The device that a program trains on: seeds torch with --seed, and switches TF32 off, as every step does.
+
+    keep_tf32: leave it as torch sets it, on in convolutions.
+    """
     torch.manual_seed(args.seed)
-    disable_tf32()
+    if not keep_tf32:
+        disable_tf32()
     return torch.device(args.device)
 
 
@@ -186,3 +197,29 @@ def synchronize(device: torch.device) -> None:
     """Wait until a GPU has finished all that was launched; on a CPU there is nothing to wait for."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+
+
+@cache
+def keep_freed_memory() -> bool:
+    """Make glibc keep memory that is freed for what is allocated next; True where it does, now and if called again.
+
+    torch keeps it on a GPU, in its caching allocator, but not on a CPU: glibc returns tensors of many megabytes to the
+    system, or does not, depending on what else is allocated, and the next step then waits for new pages. Where a
+    variable MALLOC_… is set, the user has chosen. False too where there is no glibc.
+    """
+    if any(name.startswith("MALLOC_") for name in os.environ):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another C library; Windows
+        return False
+    return all([mallopt(setting, value) for setting, value in _MALLOPT.items()])
+
+
+def page_faults() -> int:
+    """How often this process has touched a page of memory that it did not have yet (minor faults); 0 if unknown."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

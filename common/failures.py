@@ -58,7 +58,7 @@ def _input_problem(
     ):
         return f"the system refuses to start the loader's workers ({text}): {fewer}"
     if is_out_of_memory(error):
-        fixed = batch_size == 1 or "batch_size" in args.unused
+        fixed = batch_size == 1 or batch_size != args.batch_size
         of_images = " or --image-size" if args.image_size else ""
         smaller = f"try a smaller --model{of_images}" if fixed else f"try --batch-size {batch_size // 2}"
         fits = ""

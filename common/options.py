@@ -1,7 +1,6 @@
 """The options that every program takes, checked before anything is done with them."""
 
 import argparse
-import ast
 import os
 import sys
 from collections.abc import Collection, Mapping, Sequence
@@ -59,7 +58,7 @@ class StepOptions:
     """The options of a program, checked; see the help texts of `add_step_options`.
 
     device: "cpu", "cuda" or "cuda:N". image_size: px; 0 where the data are no images. precision: one of `PRECISIONS`.
-    unused: the names of those options that have no effect in the program.
+    given: which of `WORKLOAD` the command line names.
     """
 
     logdir: Path
@@ -74,12 +73,11 @@ class StepOptions:
     seed: int
     quick: bool
     stacks: bool
-    unused: tuple[str, ...] = ()
+    given: tuple[str, ...] = ()
 
 
 def add_step_options(
     parser: argparse.ArgumentParser,
-    unused: Collection[str] = (),
     logdir: Path | None = None,
     batch_size: int | None = BATCH_SIZE,
     without: Collection[str] = (),
@@ -88,8 +86,8 @@ def add_step_options(
 ) -> None:
     """Add the options that every program takes.
 
-    unused: names of those that have no effect in this program, which its help says. logdir: its default, that of
-    `defaults` if None. batch_size: its default; None where the command, or `defaults`, chooses it by the device.
+    logdir: its default, that of `defaults` if None. batch_size: its default; None where the command, or `defaults`,
+    chooses it by the device.
     without: flags that a command does not take; the parsed namespace holds their defaults nevertheless. texts: {flag:
     another help text}.
     """
@@ -105,7 +103,7 @@ def add_step_options(
             parser.set_defaults(**{name: settings.get("default", False)})
             return
         text = {**defaults.texts, **(texts or {})}.get(flag, text)
-        parser.add_argument(flag, help=text + (" (no effect in this step)" if name in unused else ""), **settings)
+        parser.add_argument(flag, help=text, **settings)
 
     add(
         "--logdir",
@@ -186,54 +184,44 @@ def _sizes_text(defaults: Defaults) -> str:
 
 
 def step_options(
-    description: str | None,
-    file: str | Path,
-    argv: Sequence[str] | None = None,
-    defaults: Defaults = COURSE,
+    description: str | None, argv: Sequence[str] | None = None, defaults: Defaults = COURSE
 ) -> StepOptions:
-    """Parse a step's command line. description: its docstring. file: its `__file__`. defaults: a lab gives its own.
+    """Parse a step's command line. description: its docstring. defaults: a lab gives its own.
 
-    Options of `WORKLOAD` that the program nowhere reads, as `args.NAME`, have no effect in it: its help says so, and so
-    does a printed line where one is given. Under torchrun only rank 0 prints. A bad option
-    ends the program (exit code 2); InputError for a device that is not there.
+    Under torchrun only rank 0 prints. A bad option ends the program (exit code 2); InputError for a device that is not
+    there. From here on, what the user can act on ends the program with one line (`errors.exit_in_one_line`).
     """
-    unused = unread(file)
     parser = OneLineParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     batch_size = BATCH_SIZE if defaults is COURSE else None
-    add_step_options(parser, unused, batch_size=batch_size, without=defaults.without, defaults=defaults)
+    add_step_options(parser, batch_size=batch_size, without=defaults.without, defaults=defaults)
     if os.environ.get("RANK", "0") != "0":  # under torchrun: one process reports for all
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the rest of the program
     words = sys.argv[1:] if argv is None else argv
-    args = parser.parse_args(words)
-    options = resolved(args, unused, defaults=defaults)
+    options = resolved(parser.parse_args(words), named(words), defaults=defaults)
     if os.path.isfile(options.logdir):
         raise InputError(f"--logdir {options.logdir} is a file: name a folder")
-    for flag in (f"--{name.replace('_', '-')}" for name in unused):
-        if any(word == flag or word.startswith(flag + "=") for word in words):
-            print(f"{Path(sys.argv[0]).stem}: {flag} has no effect in this step")
     return replace(options, device="cpu") if capture.as_on_gpu() else options
 
 
-def unread(file: str | Path) -> tuple[str, ...]:
-    """The options of `WORKLOAD` that a program nowhere reads, as `args.NAME`."""
-    program = ast.parse(Path(file).read_text(encoding="utf-8"))
-    attributes = (node for node in ast.walk(program) if isinstance(node, ast.Attribute))
-    read = {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "args"}
-    return tuple(name for name in WORKLOAD if name not in read)
+def named(words: Sequence[str]) -> tuple[str, ...]:
+    """Which options of `WORKLOAD` a command line names."""
+    flags = {word.partition("=")[0] for word in words}
+    return tuple(name for name in WORKLOAD if f"--{name.replace('_', '-')}" in flags)
 
 
 def resolved(
     args: argparse.Namespace,
-    unused: tuple[str, ...] = (),
+    given: tuple[str, ...] = (),
     batch_size: int | None = None,
     defaults: Defaults = COURSE,
 ) -> StepOptions:
     """The `StepOptions` of a parsed command line, with what follows from this machine: device, model and image size.
 
-    batch_size: in place of the one in `args`. Under torchrun "cuda" is the GPU of this process, cuda:LOCAL_RANK. The
-    current CUDA device is set to the chosen one, since the profiler and the thread that pins memory look at that.
+    given: of `named`. batch_size: in place of the one in `args`. Under torchrun "cuda" is the GPU of this process,
+    cuda:LOCAL_RANK. The current CUDA device is set to the chosen one, since the profiler and the thread that pins
+    memory look at that.
     Raises InputError for a device that is not there, and for one GPU that several processes would share.
     """
     import torch  # here, since `python -m walkthrough` starts without it
@@ -256,7 +244,7 @@ def resolved(
         seed=args.seed,
         quick=args.quick,
         stacks=args.stacks,
-        unused=unused,
+        given=given,
     )
 
 
@@ -303,4 +291,4 @@ def command_line(args: argparse.Namespace, **changes: object) -> list[str]:
 def options_from(values: Mapping[str, Any]) -> StepOptions:
     """The `StepOptions` whose fields a process got among its settings, as JSON."""
     paths = {name: Path(values[name]) for name in ("logdir", "data")}
-    return StepOptions(**{**values, **paths, "unused": tuple(values["unused"])})
+    return StepOptions(**{**values, **paths, "given": tuple(values["given"])})

@@ -5,6 +5,7 @@ The two measurements are never mixed: tracing slows the training, so throughput 
 
 import ast
 import gzip
+import os
 import re
 import shutil
 import statistics
@@ -15,8 +16,16 @@ from pathlib import Path
 
 import torch
 
-from common import machine, ranks
-from common.device import autocast_notes, device_name, dtype_name, gpu_peak_bytes, without_gpu
+from common import SHORT_SPIN, ranks
+from common.device import (
+    KEEPS_FREED_MEMORY,
+    autocast_notes,
+    device_name,
+    dtype_name,
+    gpu_peak_bytes,
+    keep_freed_memory,
+    without_gpu,
+)
 from common.failures import as_input_error
 from common.gpu_clocks import GpuWatch
 from common.loaders import Batch, DeviceLoader, Epochs, Loader
@@ -27,7 +36,6 @@ from walkthrough.results import capture, progress
 from walkthrough.results import result as record
 from walkthrough.results.environment import current_environment, now
 from walkthrough.results.errors import InputError
-from walkthrough.results.errors import one_line_errors as one_line_errors  # every program takes it from here
 from walkthrough.results.folder import add_trace, own_folder, publish, stamp
 from walkthrough.results.progress import end_with_reader
 
@@ -71,6 +79,8 @@ def run_step(
     batch_size, unit = loader.batch_size or 1, getattr(loader.dataset, "unit", "images")
     if len(loader) == 0:
         raise InputError(f"--batch-size {batch_size} is larger than the data ({len(loader.dataset)} {unit})")
+    if no_effect := without_effect(args, loader, precision):
+        print(*(f"{step}: {flag} has no effect in this step" for flag in no_effect), sep="\n")
     plan = QUICK if args.quick else FULL
     needs = unmet_need(file, device, precision)
     started, environment = now(), current_environment(torch.__version__, torch.version.cuda)
@@ -147,6 +157,16 @@ def run_step(
     return result
 
 
+def without_effect(args: StepOptions, loader: Loader, precision: torch.dtype | None) -> list[str]:
+    """Flags of the command line that a program does not follow: its loader has other values, or it has no autocast."""
+    follows = {
+        "batch_size": args.batch_size == (loader.batch_size or 1),
+        "workers": args.workers == loader.num_workers,
+        "precision": precision is not None,
+    }
+    return [f"--{name.replace('_', '-')}" for name in args.given if not follows[name]]
+
+
 def unmet_need(file: str, device: torch.device, precision: torch.dtype | None) -> str | None:
     """What the program's change needs, by the line `Needs` of its docstring, and this run lacks; None where it acts.
 
@@ -185,12 +205,21 @@ def batch_transfer(batch: Batch, loader: Loader) -> BatchTransfer:
 
 def _notes(step: str, args: StepOptions, device: torch.device, precision: torch.dtype | None) -> list[str]:
     """How a CPU waits and keeps memory, what could not be done here (mixed precision, this change), a smoke run."""
-    notes = [machine.openmp_waiting()] if device.type == "cpu" else []
-    notes += [machine.KEEPS_FREED_MEMORY] if device.type == "cpu" and machine.keep_freed_memory() else []
+    notes = [openmp_waiting()] if device.type == "cpu" else []
+    notes += [KEEPS_FREED_MEMORY] if device.type == "cpu" and keep_freed_memory() else []
     notes += [] if precision is None else autocast_notes(device, args.precision)
     change = step.partition("_")[2]
     notes += [*without_gpu(change, device), *ranks.without_others(change)]
     return notes + (["smoke run (--quick): few steps, so the figures are rough"] if args.quick else [])
+
+
+def openmp_waiting() -> str:
+    """How OpenMP's threads wait for work here, for a run's notes; see `common`."""
+    chosen = {name: value for name, value in os.environ.items() if name in SHORT_SPIN}
+    words = " ".join(f"{name}={value}" for name, value in sorted(chosen.items(), reverse=True))
+    if chosen == SHORT_SPIN:
+        return f"OpenMP's threads spin only briefly while they wait, then sleep ({words})"
+    return f"OpenMP's threads wait as the environment says ({words})"
 
 
 def _write_events(path: Path, timing: Timing, result: record.Result, transfer: BatchTransfer) -> None:

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from common import machine, ranks
-from common.device import empty_cache, synchronize
+from common import ranks
+from common.device import empty_cache, keep_freed_memory, page_faults, synchronize
 from common.loaders import Batch, queued, steps_past_epoch
 from walkthrough.results import result
 
@@ -49,7 +49,7 @@ class Window:
 class Timing:
     """A training as it was timed. first_step_seconds: of the first step, loading not included; it is in no window.
 
-    page_faults: `machine.page_faults` per step while the windows were timed.
+    page_faults: `device.page_faults` per step while the windows were timed.
     """
 
     first_step_seconds: float
@@ -93,7 +93,7 @@ def time_training(
     more (workspaces of algorithms that cuDNN tried) is given back first.
     """
     if device.type == "cpu":
-        machine.keep_freed_memory()
+        keep_freed_memory()
     report("first step", 0)  # it may take minutes
     first_step_seconds = _time_first_step(next(batches), train_step, device)
     steps = warm_up(batches, train_step, device, plan)
@@ -102,7 +102,7 @@ def time_training(
         empty_cache(device)
         torch.cuda.reset_peak_memory_stats(device)
         train_step(*next(batches))  # reserves again what a step needs, which takes time
-    windows, trained, faults = [], 0, machine.page_faults()
+    windows, trained, faults = [], 0, page_faults()
     with around_windows or nullcontext():
         for number in range(1, plan.windows + 1):
             skipped = steps_past_epoch(batches, steps)
@@ -111,7 +111,7 @@ def time_training(
             trained += skipped + steps
             windows.append(timed_window(batches, train_step, device, steps, count_tokens))
             report(f"window {number}/{plan.windows}", number + 1, samples_per_second=windows[-1].samples_per_second)
-    return Timing(first_step_seconds, windows, (machine.page_faults() - faults) / trained)
+    return Timing(first_step_seconds, windows, (page_faults() - faults) / trained)
 
 
 def _time_first_step(batch: Batch, train_step: TrainStep, device: torch.device) -> float:

@@ -11,7 +11,8 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity
 
-from common import machine
+from common.device import keep_freed_memory
+from common.device import page_faults as faults_so_far
 from common.loaders import Batch, queued, steps_past_epoch
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import NO_KERNELS
@@ -40,7 +41,7 @@ def traced_window(
     starts, the loader's workers fill their queue, and a trace would show no wait for it: the warm-up takes
     `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins or ends in the warm-up and in
     the traced steps, or at least in the traced ones, unless it is too short for that: in an epoch's last step a
-    `Prefetcher` has no next batch to copy. page_faults: gets the `machine.page_faults` of each traced step.
+    `Prefetcher` has no next batch to copy. page_faults: gets the `device.page_faults` of each traced step.
     spare_bytes: see `leave_spare_memory`. Returns the trace's events; raises InputError where the trace could not be
     written whole.
     """
@@ -62,10 +63,10 @@ def traced_window(
         experimental_config=verbose,
     ) as profiler:
         for number in range(1 + warmup + TRACED_STEPS):
-            before = machine.page_faults()
+            before = faults_so_far()
             train_step(*next(batches))
             if page_faults is not None and number > warmup:
-                page_faults.append(machine.page_faults() - before)
+                page_faults.append(faults_so_far() - before)
             profiler.step()
     return read_trace(path)
 
@@ -77,7 +78,7 @@ def leave_spare_memory(size: int = SPARE_BYTES) -> None:
     tensors, which a timed step does not (13,824 per step of 128 images of 96 px): operators that allocate look several
     times as slow as they are. Of no use where memory that is freed is not kept.
     """
-    if machine.keep_freed_memory():
+    if keep_freed_memory():
         torch.ones(size, dtype=torch.uint8)
 
 

@@ -8,16 +8,15 @@ Needs      bf16 units (fp16 on older GPUs). On most CPUs bf16 is slower than fp3
            there autocast is on only with AMX.
 """
 
-from common import autocast_dtype, cifar10, classifier, one_line_errors, resized_float, run_step, start, step_options
+from common import autocast_dtype, cifar10, classifier, resized_float, run_step, start, step_options
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
 
     train_set = cifar10(args.data, transform=resized_float(args.image_size), download=args.download)

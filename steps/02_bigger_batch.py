@@ -7,16 +7,15 @@ Caution    Memory is the limit, and a bigger batch means fewer optimizer steps p
            learning rate.
 """
 
-from common import autocast_dtype, cifar10, classifier, one_line_errors, resized_float, run_step, start, step_options
+from common import autocast_dtype, cifar10, classifier, resized_float, run_step, start, step_options
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
 
     train_set = cifar10(args.data, transform=resized_float(args.image_size), download=args.download)

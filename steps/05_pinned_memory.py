@@ -8,16 +8,15 @@ Caution    Pinned memory cannot be swapped out: too much of it slows the whole m
 Needs      a GPU. Where nothing is copied to a device, pinned memory has no effect.
 """
 
-from common import CIFAR10_MEAN, CIFAR10_STD, autocast_dtype, cifar10, classifier, one_line_errors, resized_uint8, run_step, start, step_options
+from common import CIFAR10_MEAN, CIFAR10_STD, autocast_dtype, cifar10, classifier, resized_uint8, run_step, start, step_options
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
 
     train_set = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)

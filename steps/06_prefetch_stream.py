@@ -10,16 +10,15 @@ Caution    Streams are not ordered among each other: the one that trains must wa
 Needs      a GPU. On a CPU there is no copy to overlap: batches are passed on as they are.
 """
 
-from common import CIFAR10_MEAN, CIFAR10_STD, Prefetcher, autocast_dtype, cifar10, classifier, one_line_errors, resized_uint8, run_step, start, step_options
+from common import CIFAR10_MEAN, CIFAR10_STD, Prefetcher, autocast_dtype, cifar10, classifier, resized_uint8, run_step, start, step_options
 
 import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
 
     train_set = cifar10(args.data, transform=resized_uint8(args.image_size), download=args.download)

@@ -9,7 +9,7 @@ Caution    Nothing is lost where images are enlarged. Images that are stored lar
 No GPU     Nothing is copied to a device; what is saved is resizing image by image.
 """
 
-from common import CIFAR10_MEAN, CIFAR10_STD, Prefetcher, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options, stored_uint8
+from common import CIFAR10_MEAN, CIFAR10_STD, Prefetcher, autocast_dtype, cifar10, classifier, run_step, start, step_options, stored_uint8
 
 import torch
 from torch import nn
@@ -17,9 +17,8 @@ from torch.utils.data import DataLoader
 from torchvision.transforms.v2.functional import resize
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
 
     train_set = cifar10(args.data, transform=stored_uint8(), download=args.download)

@@ -8,16 +8,15 @@ Caution    It works for data that fits, and for transforms that the device can d
 No GPU     The data is in memory already; what is saved is the loader's work per image, and passing it on.
 """
 
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, run_step, start, step_options
 
 import torch
 from torch import nn
 from torchvision.transforms.v2.functional import resize
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
 
     train_set = cifar10(args.data, download=args.download)

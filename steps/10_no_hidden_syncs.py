@@ -9,16 +9,15 @@ Caution    print(loss), an `if` on a tensor, .cpu() and .tolist() wait as well. 
 Needs      a GPU. A CPU has the loss at once: there is nothing to wait for.
 """
 
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, run_step, start, step_options
 
 import torch
 from torch import nn
 from torchvision.transforms.v2.functional import resize
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
 
     train_set = cifar10(args.data, download=args.download)

@@ -9,16 +9,15 @@ Caution    Every new shape is measured again: batches that vary in size pay each
 Needs      a GPU. On a CPU there is no cuDNN.
 """
 
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, run_step, start, step_options
 
 import torch
 from torch import nn
 from torchvision.transforms.v2.functional import resize
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
     torch.backends.cudnn.benchmark = True
 

@@ -8,7 +8,7 @@ Caution    What is compiled must not read a tensor's value (.item(), an `if` on 
            Resizing stays outside: on a CPU the generated code for it is slower than torch's own.
 """
 
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, run_step, start, step_options
 
 import torch
 from torch import nn
@@ -26,9 +26,8 @@ class ImagesToLoss(nn.Module):
             return self.criterion(self.model(images * self.scale + self.bias), labels)
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
     torch.backends.cudnn.benchmark = True
 

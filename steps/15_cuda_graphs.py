@@ -9,7 +9,7 @@ Caution    It matters only where launches are the limit: small models, small bat
 Needs      a GPU. On a CPU there are no launches to save, and the mode compiles as the default does.
 """
 
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, run_step, start, step_options
 
 import torch
 from torch import nn
@@ -27,9 +27,8 @@ class ImagesToLoss(nn.Module):
             return self.criterion(self.model(images * self.scale + self.bias), labels)
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
     torch.backends.cudnn.benchmark = True
 

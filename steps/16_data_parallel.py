@@ -13,7 +13,7 @@ Needs      a second process. One alone trains as step 15 does.
 
 import os
 
-from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, one_line_errors, run_step, start, step_options
+from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, run_step, start, step_options
 
 import torch
 import torch.distributed as dist
@@ -33,9 +33,8 @@ class ImagesToLoss(nn.Module):
             return self.criterion(self.model(images * self.scale + self.bias), labels)
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     device = start(args)
     torch.backends.cudnn.benchmark = True
     rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))  # torchrun's

@@ -18,9 +18,11 @@ from studies import OPTION_TEXTS, study
 from studies import input as input_study
 from walkthrough.compare import statistics
 from walkthrough.compare.figures import GREY, SPEED, styled
-from walkthrough.compare.roofs import FILE, SCHEMA, Peak, Roofs
+from walkthrough.compare.roofs import FILE, SCHEMA, Peak, Speed, fastest_of
+from walkthrough.compare.roofs import Limit as StoredLimit
+from walkthrough.compare.roofs import Program as Program
 from walkthrough.results.errors import InputError, folder
-from walkthrough.results.result import Meta, PositiveInt, Result, StepTime, Throughput
+from walkthrough.results.result import Meta, PositiveInt, StepTime, Throughput
 from walkthrough.terminal import plain_table, share_text
 
 if TYPE_CHECKING:
@@ -84,29 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 @dataclass(frozen=True)
-class Program:
-    """What the search for the limit varies. cudnn_benchmark, cuda_graphs: None where there is no GPU.
-
-    cuda_graphs: of compiled code, as in step 15.
-    """
-
-    batch_size: PositiveInt
-    layout: str
-    cudnn_benchmark: bool | None
-    compiled: bool
-    cuda_graphs: bool | None = field(default=None, kw_only=True)
-
-    @property
-    def kind(self) -> str:
-        """All but the batch size, for people: "compiled, channels last"."""
-        words = ["compiled" if self.compiled else "uncompiled", self.layout]
-        words += ["cudnn.benchmark"] if self.cudnn_benchmark else []
-        words += ["CUDA graphs"] if self.cuda_graphs else []
-        return ", ".join(words)
-
-
-@dataclass(frozen=True)
-class TrainingSpeed(Program):
+class TrainingSpeed(Speed):
     """How fast a `Program` trains on one batch that is on the device already; see `one_batch.TrainStep`.
 
     flops_per_second: FLOPs of a step over its time. mfu: that over the measured peak, 0..1. bytes_per_second: bytes
@@ -115,7 +95,6 @@ class TrainingSpeed(Program):
     for every program of a batch size. None in what an earlier version wrote.
     """
 
-    samples_per_second: Throughput
     step_ms: StepTime
     flops_per_second: float
     mfu: float
@@ -165,8 +144,8 @@ class WithoutFormula:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limit(Roofs, study.Study):
-    """One call of `limit`. FLOPs are 2 x multiply-adds; peaks are those measured here; see `Roofs`.
+class Limit(StoredLimit, study.Study):
+    """One call of `limit`. FLOPs are 2 x multiply-adds; peaks are those measured here; see `roofs`.
 
     speeds: of all programs that the search tried, in its order. not_compiled: why none of them is compiled. The others
     are of a step of `uncompiled`. groups: empty where operators were not timed. outside_ms: of a traced step, time on
@@ -194,17 +173,12 @@ class Limit(Roofs, study.Study):
     @property
     def fastest(self) -> TrainingSpeed:
         """The limit itself: the fastest of the speeds."""
-        return _fastest(self.speeds)
+        return fastest_of(self.speeds)
 
     @property
     def uncompiled(self) -> TrainingSpeed:
         """The fastest uncompiled program: the one whose operators were counted and traced."""
-        return _fastest([speed for speed in self.speeds if not speed.compiled])
-
-    @property
-    def batch_size(self) -> int:
-        """The fastest program's."""
-        return self.fastest.batch_size
+        return fastest_of([speed for speed in self.speeds if not speed.compiled])
 
     def roof_at(self, intensity: float) -> float:
         """FLOP/s that the measured peaks allow at so many FLOPs per byte."""
@@ -219,18 +193,10 @@ class Limit(Roofs, study.Study):
             return None
         return group.work / (group.traced_ms / 1e3) / self.roof_at(group.work / group.bytes)
 
-    def share_of_limit(self, result: Result) -> float:
-        """images/s of a run over those of the limit; of a run on several GPUs, over those of as many limits."""
-        return result.samples_per_second.median / (self.devices(result) * self.fastest.samples_per_second.median)
-
 
 def read(logdir: str | Path) -> Limit | None:
     """The `Limit` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
     return study.read(Limit, logdir)
-
-
-def _fastest(speeds: list[TrainingSpeed]) -> TrainingSpeed:
-    return max(speeds, key=lambda speed: speed.samples_per_second.median)
 
 
 def show(limit: Limit, to: "Console") -> None:

@@ -206,8 +206,7 @@ def mode(options: StepOptions, run: int, name: str, batch_size: int) -> dict[str
     """
     import torch
 
-    from common.device import autocast_dtype, disable_tf32
-    from common.machine import keep_freed_memory
+    from common.device import autocast_dtype, disable_tf32, keep_freed_memory
     from common.model import classifier
     from common.timing import Plan, warm_up
     from common.tracing import read_trace

@@ -10,7 +10,7 @@ or chose does not reach the next.
 import json
 import sys
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -124,7 +124,6 @@ def timed(
 
     around_windows: entered while the windows are timed. Raises InputError as the steps do.
     """
-    options = replace(options, unused=() if on.bigger_batch else ("batch_size",))
     device = torch.device(options.device)
     if device.index is not None:
         torch.cuda.set_device(device)

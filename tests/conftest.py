@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
-from support import ROOT, SmallNet, run_program
+from support import ROOT, SmallNet, exit_code_of, run_program
 
 from studies import one_batch
 
@@ -52,11 +52,7 @@ def run_here(monkeypatch, capsys):
         module = load_step(file)
         monkeypatch.setattr(sys, "argv", [str(file), *map(str, words)])
         capsys.readouterr()
-        try:
-            module.main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code or 0
+        code = exit_code_of(module.main)
         printed = capsys.readouterr()
         return SimpleNamespace(returncode=code, stdout=printed.out, stderr=printed.err)
 

@@ -15,62 +15,39 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from walkthrough.results.environment import ROOT, in_clone
-from walkthrough.results.errors import InputError, OneLineParser, one_line_errors
+from walkthrough.results.errors import InputError, OneLineParser, exit_code
 
 COMMANDS = {  # the module of each, and what it does
     "tour": ("walkthrough.compare.tour", "Run every step in order, then compare them."),
-    "compare": ("walkthrough.compare.command", "Show the runs of a folder side by side."),
-    "explain": (
-        "walkthrough.explain.command",
-        "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next.",
-    ),
-    "trace": (
-        "walkthrough.attach.trace_command",
-        "Trace the training in any command, unchanged: walkthrough trace -- python train.py",
-    ),
-    "time": (
-        "walkthrough.attach.time_command",
-        "Time two training commands against each other: walkthrough time -- COMMAND A --versus COMMAND B",
-    ),
-    "record": (
-        "walkthrough.records.command",
-        "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable.",
-    ),
-    "samples": (
-        "walkthrough.records.samples",
-        "Fetch traces of real GPUs that others published (13 MB), by commit and checksum, into DIR.",
-    ),
-    "limit": (
-        "studies.limit",
-        "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is.",
-    ),
-    "ablate": (
-        "studies.ablation",
-        "Measure the full ladder with each optimisation left out, the baseline with each enabled, and which of them "
-        "interact.",
-    ),
-    "overhead": (
-        "studies.overhead",
-        "Measure what tracing itself costs a training step: operators, shapes, memory, stacks, modules.",
-    ),
-    "sweep": (
-        "studies.sweep",
-        "Measure training throughput, cores and memory for each number of workers, batch size and pinned memory or "
-        "not.",
-    ),
-    "fit": (
-        "walkthrough.memory.fit",
-        "Predict the peak GPU memory of a training program, by kind, and the largest batch that fits; needs no GPU.",
-    ),
+    "compare": ("walkthrough.compare.ladder", "Show the runs of a folder side by side."),
+    "explain": ("walkthrough.explain.command", "Read a torch.profiler trace: where the time goes, what to do next."),
+    "trace": ("walkthrough.attach.trace_command", "Trace the training in any command: trace -- python train.py"),
+    "time": ("walkthrough.attach.time_command", "Time two training commands: time -- COMMAND A --versus COMMAND B"),
+    "record": ("walkthrough.records.record", "Run the ladder N times, interleaved, into logs/reference/<device>/."),
+    "samples": ("walkthrough.records.samples", "Fetch traces of real GPUs that others published (13 MB) into DIR."),
+    "limit": ("studies.limit", "Measure how fast the model could train if data cost nothing, and how near its peaks."),
+    "ablate": ("studies.ablation", "Measure the ladder without each optimisation, and the baseline with each."),
+    "overhead": ("studies.overhead", "Measure what tracing costs a training step: shapes, memory, stacks, modules."),
+    "sweep": ("studies.sweep", "Measure training for each number of workers, batch size, and pinned memory or not."),
+    "fit": ("walkthrough.memory.fit", "Predict a program's peak GPU memory, by kind, and the largest batch that fits."),
     "doctor": ("walkthrough.doctor", "Check this machine: what it has, and what to do about what it lacks."),
 }
 NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep")  # `common` and the programs next to it
 
 
-@one_line_errors()
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its code: 0 done, 2 the input cannot be used (one line on stderr), 1 a defect."""
-    words = sys.argv[1:] if argv is None else list(argv)
+    try:
+        code = _run(sys.argv[1:] if argv is None else list(argv), ends=argv is None)
+    except (Exception, KeyboardInterrupt) as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+    raise SystemExit(code)
+
+
+def _run(words: list[str], ends: bool) -> int:
+    """Run the command of a command line: its exit code. ends: the process ends with it."""
     if words and words[0] in NEED_CLONE and not in_clone():
         clone = "run `make setup` in a clone of the project, and its .venv/bin/walkthrough"
         raise InputError(f"{words[0]} runs the course's programs: {clone}")
@@ -79,8 +56,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step in progress is stopped as well
     try:
-        args = _parser(words).parse_args(words)
-        if argv is None and args.command == "explain":
+        parser = _parser(words)
+        args, others = parser.parse_known_args(words)
+        if hasattr(args, "passed_on"):  # to the programs that the command runs
+            args.passed_on = others
+        elif others:
+            parser.error(f"unrecognized arguments: {' '.join(others)}")
+        if ends and args.command == "explain":
             atexit.register(gc.freeze)  # a process that ends need not look for garbage, which takes 30 ms with numpy
         code = import_module(COMMANDS[args.command][0]).run(args)
         sys.stdout.flush()
@@ -100,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         if error.filename is None:  # it was stdout: what is left in its buffer can go nowhere
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise InputError(f"{error.filename or 'the output'}: {error.strerror}") from error
-    raise SystemExit(code)
+    return code
 
 
 def _parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from walkthrough.results import environment
-from walkthrough.results.errors import InputError, folder, whole_number
+from walkthrough.results.errors import add_number, folder, whole_number
 
 IMAGE_SIZE = {"cuda": 224, "cpu": 96}  # px, the course's own
 CIFAR10 = "cifar-10-batches-py"
@@ -45,20 +45,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="images are resized to PX x PX (default: 224 on a GPU; on a CPU 96, 64 with another --model, 48 with "
         "--quick)",
     )
-    parser.add_argument(
-        "--batch-size",
-        type=whole_number(1, 65536),
-        default=128,
-        metavar="N",
-        help="images per step from step 02 on (default: 128)",
-    )
-    parser.add_argument(
-        "--workers",
-        type=whole_number(0, 256),
-        default=min(8, environment.usable_cores()),
-        metavar="N",
-        help="loader processes from step 04 on (default: usable cores, at most 8: %(default)s here)",
-    )
+    add_number(parser, "--batch-size", "images per step from step 02 on", 1, 65536, 128)
+    workers = min(8, environment.usable_cores())
+    add_number(parser, "--workers", "loader processes from step 04 on, usable cores but at most 8", 0, 256, workers)
 
 
 def examine(args: argparse.Namespace) -> list[Finding]:
@@ -66,7 +55,7 @@ def examine(args: argparse.Namespace) -> list[Finding]:
     torch, said = _torch()
     gpu = torch is not None and torch.cuda.is_available()
     return [
-        _python(),
+        Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})"),
         said,
         *(_gpus(torch) if torch else ()),
         _cpu(),
@@ -74,7 +63,7 @@ def examine(args: argparse.Namespace) -> list[Finding]:
         *_shared_memory(args.workers, args.batch_size, args.image_size or IMAGE_SIZE["cuda" if gpu else "cpu"]),
         _cifar10(args.data),
         _package("tensorboard", "fix", "a step cannot write its events"),
-        _package("msgspec", "note", "runs are recorded, and explained elsewhere"),
+        _package("msgspec", "fix", "results and traces cannot be read"),
         _package("torch-tb-profiler", "note", "traces are recorded, and shown elsewhere"),
         _disk(args.logdir),
     ]
@@ -86,10 +75,6 @@ def run(args: argparse.Namespace) -> int:
     for finding in findings:
         print(f"{finding.state:<5}{finding.subject:<18}{finding.text}")
     return 2 if any(finding.state == "fix" for finding in findings) else 0
-
-
-def _python() -> Finding:
-    return Finding("Python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
 def _torch() -> tuple[Any, Finding]:
@@ -174,25 +159,24 @@ def _shared_memory(workers: int, batch_size: int, image_size: int) -> Iterator[F
 
 
 def _cifar10(data: Path) -> Finding:
-    folder = data / CIFAR10
+    folder, state = data / CIFAR10, "fix"
     try:
         if data.is_file():
-            raise InputError(f"--data {data} is a file: name the folder that holds {CIFAR10}")
-        if data.name == CIFAR10:
-            raise InputError(f"--data {data} is the data set's own folder: name the folder that it is in")
-        if not data.exists() and data != environment.project_folder("data"):
-            raise InputError(f"--data {data} does not exist: leave it out to use the stand-in")
-        if folder.exists():
-            missing = [name for name in CIFAR10_FILES if name not in os.listdir(folder)]
-            if missing:
-                fix = "run with --download to fetch it again, or delete it to use the stand-in"
-                raise InputError(f"CIFAR-10 in {folder} is partial ({', '.join(missing)} missing): {fix}")
-            return Finding("CIFAR-10", "ok", f"found in {data}")
-    except InputError as error:
-        return Finding("CIFAR-10", "fix", str(error))
+            text = f"--data {data} is a file: name the folder that holds {CIFAR10}"
+        elif data.name == CIFAR10:
+            text = f"--data {data} is the data set's own folder: name the folder that it is in"
+        elif not data.exists() and data != environment.project_folder("data"):
+            text = f"--data {data} does not exist: leave it out to use the stand-in"
+        elif not folder.exists():
+            state, text = "note", f"not in {data}: steps use the stand-in; --download fetches it (170 MB)"
+        elif missing := [name for name in CIFAR10_FILES if name not in os.listdir(folder)]:
+            fix = "run with --download to fetch it again, or delete it to use the stand-in"
+            text = f"CIFAR-10 in {folder} is partial ({', '.join(missing)} missing): {fix}"
+        else:
+            state, text = "ok", f"found in {data}"
     except OSError as error:
-        return Finding("CIFAR-10", "fix", f"cannot look into --data {data}: {error.strerror or error}")
-    return Finding("CIFAR-10", "note", f"not in {data}: steps use the stand-in; --download fetches it (170 MB)")
+        text = f"cannot look into --data {data}: {error.strerror or error}"
+    return Finding("CIFAR-10", state, text)
 
 
 def _package(name: str, without: str, effect: str) -> Finding:

@@ -7,9 +7,7 @@ Look for   Memory: a saw tooth per step: it rises through the forward pass, fall
 Caution    What is held at the peak is not what `nvidia-smi` shows, which adds the CUDA context and what torch reserves.
 """
 
-from common.data import cifar10
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import cifar10, run_step, start, step_options
 from labs.memory.data import augmented
 from labs.memory.model import DEFAULTS, resnext
 
@@ -18,13 +16,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args)
 
     train_set = cifar10(args.data, transform=augmented(args.image_size), download=args.download)
     loader = DataLoader(

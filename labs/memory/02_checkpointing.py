@@ -8,10 +8,7 @@ Caution    About a third more work; and batch norm would move its running statis
 
 from functools import partial
 
-from common.data import cifar10
-from common.device import autocast_dtype
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import autocast_dtype, cifar10, run_step, start, step_options
 from labs.memory.data import augmented
 from labs.memory.model import DEFAULTS, resnext
 from labs.memory.recompute import statistics_once
@@ -22,13 +19,9 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args)
 
     train_set = cifar10(args.data, transform=augmented(args.image_size), download=args.download)
     loader = DataLoader(

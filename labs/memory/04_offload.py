@@ -7,10 +7,7 @@ Caution    It pays where the bus is faster than recomputing; without pinned memo
 No GPU     What the stages keep is in main memory already, so nothing is moved.
 """
 
-from common.data import cifar10
-from common.device import autocast_dtype
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import autocast_dtype, cifar10, run_step, start, step_options
 from labs.memory.data import augmented
 from labs.memory.model import DEFAULTS, resnext
 
@@ -19,13 +16,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args)
 
     train_set = cifar10(args.data, transform=augmented(args.image_size), download=args.download)
     loader = DataLoader(

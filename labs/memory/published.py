@@ -7,7 +7,7 @@ With the walkthrough's, also all published figures of GPU memory. Nothing here w
 from dataclasses import dataclass
 from typing import Literal
 
-from walkthrough.compare.published import PUBLISHED
+from walkthrough.compare.ladder import PUBLISHED
 
 # {workers: (ms that the loop waits for a batch, ms per step, s per epoch)}
 WORKERS = {0: (63, 104, 67.7), 1: (1.9, 105, 44.6), 2: (1.6, 104, 44.5), 4: (1.6, 104, 44.7), 8: (1.6, 104, 44.9)}

@@ -31,7 +31,6 @@ from walkthrough.results.errors import (
     OneLineParser,
     folder,
     is_out_of_memory,
-    one_line_errors,
     printable,
     whole_number,
 )
@@ -280,7 +279,6 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-@one_line_errors()
 def main() -> None:
     from torch.utils.tensorboard import SummaryWriter  # a second to import, which the study does not need
 

@@ -6,19 +6,17 @@ python labs/pruning/choose.py
 from dataclasses import replace
 from itertools import product
 
-from common.options import step_options
+from common import step_options
 from labs.pruning.model import DEFAULTS
 from labs.pruning.training import Training, data_of
 from labs.shared.images import FOLDS
 from walkthrough.compare.statistics import mean
-from walkthrough.results.errors import one_line_errors
 
 EPOCHS, RATES = (8, 16), (0.05, 0.1, 0.2, 0.4)
 
 
-@one_line_errors()
 def main() -> None:
-    options = step_options(__doc__, __file__, defaults=DEFAULTS)
+    options = step_options(__doc__, defaults=DEFAULTS)
     for epochs, lr in product(EPOCHS, RATES):
         accuracies = []
         for fold in range(FOLDS):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
-from common.machine import keep_freed_memory
+from common.device import keep_freed_memory
 from common.options import StepOptions
 from labs.pruning.masks import Masks, apply
 from labs.pruning.model import small_mobilenet, width_of

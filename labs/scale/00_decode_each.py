@@ -7,8 +7,7 @@ Look for   Overview: "DataLoader" is most of the step time. On a GPU its utilisa
 Caution    The order of the images is the same in all these programs, by --seed and --workers: see order.py.
 """
 
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import run_step, start, step_options
 from labs.scale.jpegs import Jpegs, as_float, image_folder, listed
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.order import ShardOrder
@@ -18,11 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args, keep_tf32=True)
 
     listing = listed(image_folder(args.data))
     train_set = Jpegs(listing, as_float(args.image_size))

@@ -6,8 +6,7 @@ Look for   Overview: "DataLoader" shrinks by the number of cores at best. On a C
 Caution    The work is only spread: images/s per core stay as they were. The write-up had 144 workers on one pipeline.
 """
 
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import run_step, start, step_options
 from labs.scale.jpegs import Jpegs, as_float, image_folder, listed
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.order import ShardOrder
@@ -17,11 +16,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args, keep_tf32=True)
 
     listing = listed(image_folder(args.data))
     train_set = Jpegs(listing, as_float(args.image_size))

@@ -7,8 +7,7 @@ Look for   Trace: the workers' time per batch, in images/s delivered. Decoding i
 Caution    Photographs differ in size, so decoding and resizing remain work per image; only what follows is vectorised.
 """
 
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import run_step, start, step_options
 from labs.scale.batches import normalised_batch
 from labs.scale.jpegs import Jpegs, as_uint8, image_folder, listed
 from labs.scale.model import DEFAULTS, mobilenet
@@ -19,11 +18,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args, keep_tf32=True)
 
     listing = listed(image_folder(args.data))
     train_set = Jpegs(listing, as_uint8(args.image_size))

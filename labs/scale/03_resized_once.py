@@ -8,8 +8,7 @@ Caution    Each image is compressed a second time, so values differ a little; th
            could have cropped from the photograph is gone. The first run resizes, which is not in its figures.
 """
 
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import run_step, start, step_options
 from labs.scale.batches import normalised_batch
 from labs.scale.jpegs import Jpegs, as_uint8, image_folder, listed
 from labs.scale.model import DEFAULTS, mobilenet
@@ -21,11 +20,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args, keep_tf32=True)
 
     listing = resized_once(listed(image_folder(args.data)), args.image_size)
     train_set = Jpegs(listing, as_uint8(args.image_size))

@@ -9,8 +9,7 @@ Caution    Only whole shards are shuffled, and the images within one: they were 
            Each worker reads its own shards, so workers beyond the number of shards have nothing to do.
 """
 
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import run_step, start, step_options
 from labs.scale.batches import normalised_batch
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.preprocess import train_shards
@@ -22,11 +21,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args, keep_tf32=True)
 
     wds = imported("webdataset", "scale", "reading shards")
     folder, index = train_shards(args.data, args.image_size)

@@ -7,8 +7,7 @@ Look for   GPU Kernel: nvJPEG's kernels next to the model's. Memcpy: files are c
 Caution    Needs an NVIDIA GPU, and takes its time from the model. Values differ from a CPU's decoder by a few of 255.
 """
 
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import run_step, start, step_options
 from labs.scale.gpu import as_bytes, decoded_batch, encoded_batch, needs_cuda
 from labs.scale.jpegs import Jpegs, image_folder, listed
 from labs.scale.model import DEFAULTS, mobilenet
@@ -19,12 +18,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args, keep_tf32=True)
     needs_cuda(device, "nvJPEG")
-    torch.manual_seed(args.seed)
 
     listing = listed(image_folder(args.data))
     train_set = Jpegs(listing, as_bytes)

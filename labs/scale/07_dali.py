@@ -8,8 +8,7 @@ Caution    Needs an NVIDIA GPU and nvidia-dali. DALI can read and shuffle files 
            are those of the other programs.
 """
 
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import run_step, start, step_options
 from labs.scale.dali import DaliDecoder
 from labs.scale.gpu import as_bytes, encoded_batch, needs_cuda
 from labs.scale.jpegs import Jpegs, image_folder, listed
@@ -21,12 +20,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args, keep_tf32=True)
     needs_cuda(device, "DALI")
-    torch.manual_seed(args.seed)
 
     listing = listed(image_folder(args.data))
     train_set = Jpegs(listing, as_bytes)

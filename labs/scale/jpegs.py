@@ -17,7 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common import one_line_errors
 from labs.scale import drawing
 from labs.scale.decoding import middle_square, why_corrupt
 from walkthrough.results import result
@@ -277,7 +276,6 @@ def _tell(root: Path, corrupt: Mapping[str, str], of: int) -> None:
         print(f"{len(corrupt)} of {of} JPEGs in {root} are corrupt and skipped")
 
 
-@one_line_errors()
 def main() -> None:
     parser = OneLineParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False

@@ -97,7 +97,7 @@ def pipelines(
         of_program = replace(own, data=Path(shards)) if name == SHARDS else own
         try:
             answer["pipelines"][name] = _pipeline(of_program, name, workers, with_training)
-        except InputError as refused:  # a package that is missing, say
+        except InputError as refused:  # a package that is missing
             answer["pipelines"][name] = {"error": printable(refused, REASON_LENGTH)}
     return answer
 

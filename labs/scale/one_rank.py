@@ -13,12 +13,11 @@ from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
 
-from common.device import disable_tf32, synchronize
-from common.machine import keep_freed_memory
+from common.device import disable_tf32, keep_freed_memory, synchronize
 from labs.scale.model import mobilenet
 from labs.scale.ranks import joined, reported
 from labs.scale.training import Settings, Training
-from walkthrough.results.errors import one_line_errors
+from walkthrough.results.errors import exit_in_one_line
 from walkthrough.results.result import write_json
 
 import torch
@@ -168,8 +167,8 @@ def words(of: Measurement) -> list[str]:
     return [json.dumps(asdict(of))]
 
 
-@one_line_errors()
 def main() -> None:
+    exit_in_one_line()
     with reported():
         values = json.loads(sys.argv[1])
         run(Measurement(**{**values, "exchanges": tuple(values["exchanges"])}))

@@ -19,7 +19,7 @@ from labs.scale.shards import INDEX, Index, Shard, check
 from labs.scale.spark import spark_engine
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
-from walkthrough.results.errors import InputError, OneLineParser, folder, one_line_errors, printable, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, folder, printable, whole_number
 
 
 def shard_folder(data: Path, size: int) -> Path:
@@ -97,7 +97,6 @@ def train_shards(data: Path, size: int) -> tuple[Path, Index]:
     return out / "train", preprocess(jpegs, out, size)[0]
 
 
-@one_line_errors()
 def main() -> None:
     parser = OneLineParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False

@@ -87,7 +87,7 @@ def _network_problem(error: Exception) -> str | None:
 def reported() -> Iterator[None]:
     """Leave the reason why this process ends where torchrun reads it; one that `launch` started prints no line itself.
 
-    For use inside `one_line_errors`.
+    For use where `errors.exit_in_one_line` ends the program.
     """
     try:
         yield

@@ -17,7 +17,6 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from common import one_line_errors
 from labs.scale.decoding import pixels
 from labs.scale.order import of_reader, whole_batches, within
 from labs.scale.packing import is_whole
@@ -140,7 +139,6 @@ class ShardSet(IterableDataset):
         return iter(self.pipeline)
 
 
-@one_line_errors()
 def main() -> None:
     parser = OneLineParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False

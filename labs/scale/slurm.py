@@ -16,13 +16,12 @@ from pathlib import Path
 from labs.scale.node import Ended, Launch, on_node
 from labs.shared.cluster import Failed, add_cluster_options, cluster_of, run, why_ended
 from walkthrough.results.environment import ROOT
-from walkthrough.results.errors import InputError, OneLineParser, folder, one_line_errors, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, folder, whole_number
 
 LOGDIR = ROOT / "logs" / "labs" / "scale" / "jobs"
 MOST_NODES, MOST_PROCESSES, MOST_JOBS = 1000, 256, 1000
 
 
-@one_line_errors()
 def main(words: Sequence[str] | None = None) -> None:
     args = parsed(sys.argv[1:] if words is None else words)
     cluster = cluster_of(args, args.logdir)

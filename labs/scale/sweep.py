@@ -25,7 +25,7 @@ from labs.scale.tuning import HELD_OUT, subset
 from walkthrough.compare import isolated
 from walkthrough.results import result as record
 from walkthrough.results.environment import current_environment, now, usable_cores
-from walkthrough.results.errors import InputError, OneLineParser, one_line_errors, printable, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, printable, whole_number
 
 import torch
 
@@ -37,7 +37,6 @@ WORKER = (sys.executable, str(Path(__file__).with_name("trials.py")))
 IMPORTANCE_TRIALS = 10  # that ran to their end: with fewer, the importance of parameters says little
 
 
-@one_line_errors()
 def main(words: Sequence[str] | None = None) -> None:
     options, args = options_of(words)
     optuna()

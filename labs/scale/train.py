@@ -18,9 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from common.device import autocast_dtype, device_name, disable_tf32
+from common.device import autocast_dtype, device_name, disable_tf32, keep_freed_memory
 from common.failures import as_input_error
-from common.machine import keep_freed_memory
 from common.options import StepOptions, add_step_options, resolved
 from labs.scale.jpegs import Jpegs, Listing, as_uint8, image_folder, listed, normalised
 from labs.scale.launch import launch
@@ -33,7 +32,6 @@ from walkthrough.results.errors import (
     InputError,
     OneLineParser,
     is_out_of_memory,
-    one_line_errors,
     printable,
     whole_number,
 )
@@ -217,7 +215,6 @@ def train(steps: StepOptions, args: argparse.Namespace) -> None:
     print(f"written to {steps.logdir}; look at it with: tensorboard --logdir {steps.logdir}")
 
 
-@one_line_errors()
 def main() -> None:
     with reported():
         args = options()

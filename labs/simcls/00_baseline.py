@@ -7,8 +7,7 @@ Look for   Overview: "DataLoader" in the step time. Memory: a peak far above wha
 Caution    A margin of 0.01 per rank needs scores in float32, whatever the encoder computes in.
 """
 
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import run_step, start, step_options
 from labs.simcls.data import Collate, token_count, training_set
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import DEFAULTS, re_ranker
@@ -17,12 +16,9 @@ import torch
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args)
 
     train_set = training_set(args.data, args.model, args.seed, download=args.download)
     tokens = train_set.tokens

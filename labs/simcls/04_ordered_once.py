@@ -8,9 +8,7 @@ Caution    The first program that does so computes all of it and keeps it in --d
            candidates or the metric change, so the file names what it is from.
 """
 
-from common.device import autocast_dtype
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import autocast_dtype, run_step, start, step_options
 from labs.simcls.data import Collate, token_count, training_set
 from labs.simcls.loss import ranking_loss
 from labs.simcls.model import DEFAULTS, re_ranker
@@ -19,12 +17,9 @@ import torch
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args)
 
     train_set = training_set(args.data, args.model, args.seed, download=args.download, ordered_once=True)
     tokens = train_set.tokens

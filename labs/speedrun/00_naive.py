@@ -8,7 +8,7 @@ Caution    The target is reached when a test after an epoch first says so, as in
            the next epoch may be below it again. The accuracy after the last epoch is reported, too.
 """
 
-from common import one_line_errors
+from common import start
 from labs.speedrun.augment import Cutout, cutout_of, shift_of
 from labs.speedrun.data import OneByOne, data_set
 from labs.speedrun.model import naive_resnet, width_of
@@ -20,13 +20,10 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip, Resize, ToTensor
 
 
-@one_line_errors()
 def main():
     args = race_options(__doc__, __file__)
-    device, size = torch.device(args.device), args.image_size
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    device = start(args)
+    size = args.image_size
 
     data = data_set(args)
     transform = Compose([

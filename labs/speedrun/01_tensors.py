@@ -9,7 +9,7 @@ Caution    All images have to fit into memory: 600 MB as float32 for CIFAR-10. T
            training, so what is prepared before it is not on it.
 """
 
-from common import one_line_errors
+from common import start
 from labs.speedrun.augment import Crop, Cutout, Flip, cutout_of, shift_of
 from labs.speedrun.data import Prepared, data_set
 from labs.speedrun.model import naive_resnet, width_of
@@ -21,13 +21,10 @@ from torch.utils.data import DataLoader
 from torchvision.transforms import Compose
 
 
-@one_line_errors()
 def main():
     args = race_options(__doc__, __file__)
-    device, size = torch.device(args.device), args.image_size
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    device = start(args)
+    size = args.image_size
 
     data = data_set(args)
     transform = Compose([Crop(shift_of(size)), Flip(data.mirrors), Cutout(cutout_of(size))])

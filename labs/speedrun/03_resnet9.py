@@ -8,7 +8,7 @@ Look for   GPU Kernel: fewer and longer convolutions. Overview: a shorter step.
 Caution    It has more weights than the naive one. Its scores are scaled by 1/8, without which the loss starts too sure.
 """
 
-from common import one_line_errors
+from common import start
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
 from labs.speedrun.data import data_set
 from labs.speedrun.model import resnet9, width_of
@@ -18,13 +18,10 @@ import torch
 from torch import nn
 
 
-@one_line_errors()
 def main():
     args = race_options(__doc__, __file__)
-    device, size = torch.device(args.device), args.image_size
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    device = start(args)
+    size = args.image_size
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))

@@ -8,24 +8,20 @@ Look for   A loss that ends far above 0 with a better accuracy.
 Caution    Losses with different smoothing cannot be compared. It makes scores less sure than the network could be.
 """
 
-from common import one_line_errors
+from common import start
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
 from labs.speedrun.data import data_set
 from labs.speedrun.model import resnet9, width_of
 from labs.speedrun.optimizers import DecoupledSGD, one_cycle
 from labs.speedrun.race import race_options, run_race
 
-import torch
 from torch import nn
 
 
-@one_line_errors()
 def main():
     args = race_options(__doc__, __file__)
-    device, size = torch.device(args.device), args.image_size
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    device = start(args)
+    size = args.image_size
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))

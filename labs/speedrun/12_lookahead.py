@@ -10,8 +10,7 @@ Caution    An average over too many steps is of weights that were still bad: its
 
 from functools import partial
 
-from common import one_line_errors
-from common.device import autocast_dtype
+from common import autocast_dtype, start
 from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
 from labs.speedrun.data import data_set
 from labs.speedrun.model import GhostNorm, patch_stem, resnet9, whiten, width_of
@@ -22,13 +21,10 @@ import torch
 from torch import nn
 
 
-@one_line_errors()
 def main():
     args = race_options(__doc__, __file__)
-    device, size = torch.device(args.device), args.image_size
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    device = start(args)
+    size = args.image_size
 
     data = data_set(args)
     loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))

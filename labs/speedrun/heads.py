@@ -13,7 +13,7 @@ from labs.shared.study import FILE
 from walkthrough.compare.study import Study, read
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError, exit_in_one_line
 
 HERE = Path(__file__).parent
 RECORDED = ROOT / "logs" / "reference" / "labs" / "speedrun" / FILE
@@ -60,9 +60,9 @@ def recorded(path: Path = RECORDED) -> Study | None:
     return read(path) if path.exists() else None
 
 
-@one_line_errors()
 def main(words: Sequence[str]) -> None:
     """Exit code 2 with one line where `--check` finds heads out of date."""
+    exit_in_one_line()
     names = [word for word in words if word != "--check"]
     if len(names) > 1 or any(name.startswith("-") for name in names):
         raise InputError("give one study.json at most, and --check")

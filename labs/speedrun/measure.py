@@ -87,8 +87,6 @@ def _run(program: str, argv: list[str]) -> str | None:
         runpy.run_path(str(HERE / f"{program}.py"), run_name="__main__")
     except InputError as error:
         return str(error)
-    except SystemExit as ended:
-        return str(ended.__context__ or f"ended with code {ended.code}")
     except Exception as error:  # a compiler fails in any way; the others race on
         return f"{type(error).__name__}: {error}"
     finally:

@@ -19,11 +19,10 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from common.device import device_name, synchronize
+from common.device import device_name, keep_freed_memory, synchronize
 from common.failures import as_input_error
 from common.loaders import Loader
-from common.machine import keep_freed_memory
-from common.options import StepOptions, add_step_options, resolved, unread
+from common.options import StepOptions, add_step_options, named, resolved
 from common.session import run_step
 from labs.shared.images import FOLDS, NAMES, DataSet, source_in
 from labs.speedrun.augment import DeviceBatches
@@ -65,8 +64,7 @@ def race_options(description: str | None, file: str | Path, argv: Sequence[str] 
     parser = OneLineParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    unused = unread(file)
-    add_step_options(parser, unused, batch_size=None, without=DEFAULTS.without, defaults=DEFAULTS)
+    add_step_options(parser, batch_size=None, without=DEFAULTS.without, defaults=DEFAULTS)
     parser.add_argument("--dataset", choices=NAMES, help="(default: CIFAR-10 where --data holds it, else digits)")
     parser.add_argument("--target", type=_between(0, 1), metavar="X", help="test accuracy to reach, such as 0.94")
     parser.add_argument("--epochs", type=whole_number(1, 10_000), metavar="N", help="after which the race ends")
@@ -77,8 +75,9 @@ def race_options(description: str | None, file: str | Path, argv: Sequence[str] 
     parser.add_argument("--stop", action="store_true", help="end the race once the target is reached")
     parser.add_argument("--cprofile", type=Path, metavar="FILE", help="write cProfile's figures of the race; no record")
     parser.add_argument("--race-only", action="store_true", help="no windows and no trace after the race")
-    args = parser.parse_args(sys.argv[1:] if argv is None else argv)
-    options = resolved(args, unused, defaults=DEFAULTS)
+    words = sys.argv[1:] if argv is None else argv
+    args = parser.parse_args(words)
+    options = resolved(args, named(words), defaults=DEFAULTS)
     source = source_in(args.data, args.dataset, args.download)
     setting = SETTINGS[source]
     plan = setting.plan(Path(file).stem)

@@ -7,8 +7,7 @@ Look for   Overview: "DataLoader" in the step time. Memory: scores of attention,
 Caution    Padding cannot be seen in a trace: its kernels are like all others. Compare tokens/s, which counts real ones.
 """
 
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import run_step, start, step_options
 from labs.transformer.batches import FixedPadding, token_count
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS, classifier
@@ -18,12 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args)
 
     train_set, classes = training_set(args)
     pad_id = train_set.tokens.pad_id

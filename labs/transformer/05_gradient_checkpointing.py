@@ -6,9 +6,7 @@ Look for   Memory: a lower peak, one layer's activations at a time. Trace: forwa
 Caution    About a third more work: it makes room, for longer texts or a bigger batch, and no step is faster for it.
 """
 
-from common.device import autocast_dtype
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import autocast_dtype, run_step, start, step_options
 from labs.transformer.batches import FixedPadding, token_count
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS, classifier
@@ -18,12 +16,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args)
 
     train_set, classes = training_set(args)
     pad_id = train_set.tokens.pad_id

@@ -7,9 +7,7 @@ Caution    Among many texts one is nearly always long: the bigger the batch, the
            every batch, so cuDNN's search, CUDA graphs and torch.compile work anew for each.
 """
 
-from common.device import autocast_dtype
-from common.options import step_options
-from common.session import one_line_errors, run_step
+from common import autocast_dtype, run_step, start, step_options
 from labs.transformer.batches import DynamicPadding, token_count
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS, classifier
@@ -19,12 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__, defaults=DEFAULTS)
-    device = torch.device(args.device)
-    torch.manual_seed(args.seed)
-    torch.backends.cuda.matmul.allow_tf32 = False
+    args = step_options(__doc__, defaults=DEFAULTS)
+    device = start(args)
 
     train_set, classes = training_set(args)
     pad_id = train_set.tokens.pad_id

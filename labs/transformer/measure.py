@@ -14,8 +14,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from common.device import autocast_notes, disable_tf32, empty_cache
-from common.machine import keep_freed_memory
+from common.device import autocast_notes, disable_tf32, empty_cache, keep_freed_memory
 from common.options import StepOptions
 from common.program import peak_bytes
 from common.program import timed as timing_of

@@ -23,7 +23,7 @@ from labs.transformer.bag_of_words import bags_of_words
 from labs.transformer.model import DEFAULTS, max_tokens
 from labs.transformer.texts import PARTS, texts
 from labs.transformer.training import BATCHES, DTYPES, STATEFUL, Epoch, Settings, Training, learning_rate
-from walkthrough.results.errors import InputError, OneLineParser, one_line_errors, printable, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, printable, whole_number
 from walkthrough.results.result import check_writable, write_json, writing
 
 import torch
@@ -133,7 +133,6 @@ def test(training: Training) -> dict[str, float]:
     return {"transformer": training.evaluated("test")[1], **bags_of_words(training.of)}
 
 
-@one_line_errors()
 def main() -> None:
     from torch.utils.tensorboard import SummaryWriter  # a second to import, which the study does not need
 

@@ -9,16 +9,16 @@ from support import ROOT
 
 sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
 
-from walkthrough_hook import cpu_times
-from walkthrough_hook.cpu_times import TICK, CpuTimes
+from walkthrough_hook import watch
+from walkthrough_hook.watch import TICK, CpuTimes
 
 
 @pytest.fixture
 def files(monkeypatch):
     """What is in /proc, by the end of its path; the clock goes on by 10 s each time."""
     contents, clock = {}, iter(range(0, 100, 10))
-    monkeypatch.setattr(cpu_times, "open", lambda path: io.StringIO(contents[path]), raising=False)
-    monkeypatch.setattr(cpu_times.time, "perf_counter", lambda: float(next(clock)))
+    monkeypatch.setattr(watch, "open", lambda path: io.StringIO(contents[path]), raising=False)
+    monkeypatch.setattr(watch.time, "perf_counter", lambda: float(next(clock)))
     return contents
 
 

@@ -37,6 +37,12 @@ class Quiet:
             self.unusual.append(watch.unusual())
 
 
+def watching(warmup=3):
+    """A `Watch`, and what counts its steps."""
+    quiet = Quiet()
+    return Watch(warmup, quiet, quiet), quiet
+
+
 class Parameter:
     def __init__(self, *shape):
         self.shape = shape
@@ -51,8 +57,7 @@ class Optimizer:
 
 def run(order, warmup=4, constructed=True):
     """Steps in this order, of an optimizer for each character: those of "a" and "A" have the same shapes."""
-    quiet = Quiet()
-    watch = Watch(warmup, quiet, quiet)
+    watch, quiet = watching(warmup)
     optimizers = {name: Optimizer(name) for name in dict.fromkeys(order)}
     for optimizer in optimizers.values() if constructed else ():
         watch.constructed(optimizer)
@@ -99,8 +104,7 @@ class WithoutHash(Optimizer):
 
 
 def test_an_optimizer_is_known_by_identity_as_long_as_it_is_there():
-    quiet = Quiet()
-    watch = Watch(2, quiet, quiet)
+    watch, quiet = watching(2)
     for _ in range(20):
         watch.constructed(optimizer := WithoutHash("a"))
         for _ in range(3):
@@ -111,8 +115,7 @@ def test_an_optimizer_is_known_by_identity_as_long_as_it_is_there():
 
 
 def test_optimizers_of_two_threads_do_not_follow_in_turn():
-    quiet = Quiet()
-    watch = Watch(2, quiet, quiet)
+    watch, _ = watching(2)
     one, other = Optimizer("a"), Optimizer("a")
     for optimizer in (one, other):
         watch.constructed(optimizer)
@@ -181,8 +184,7 @@ def test_a_pair_that_is_made_anew_stays_a_pair():
 
 
 def test_one_that_seemed_to_have_ended_counts_again_when_it_steps():
-    quiet = Quiet()
-    watch = Watch(3, quiet, quiet)
+    watch, quiet = watching()
     first, second = Optimizer("a"), Optimizer("b")
     watch.constructed(first)
     for _ in range(8):  # a pretraining
@@ -218,8 +220,7 @@ def epoch(watch, loader, steps, size=8):
 
 @pytest.mark.parametrize("same_data", [False, True])
 def test_a_loader_without_gradients_evaluates_even_if_its_data_is_trained_on(monkeypatch, same_data):
-    quiet = Quiet()
-    watch = Watch(3, quiet, quiet)
+    watch, quiet = watching()
     data = Data()
     train, valid = Loader(8, data), Loader(32, data if same_data else Data())
     epoch(watch, train, 6)
@@ -239,8 +240,7 @@ def test_a_loader_without_gradients_evaluates_even_if_its_data_is_trained_on(mon
 
 
 def test_after_eval_a_loader_evaluates():
-    quiet = Quiet()
-    watch = Watch(3, quiet, quiet)
+    watch, _ = watching()
     data = Data()
     epoch(watch, Loader(8, data), 6)
     watch.happens(EVALUATION)
@@ -249,8 +249,7 @@ def test_after_eval_a_loader_evaluates():
 
 
 def test_a_loader_that_is_made_anew_in_each_epoch_trains():
-    quiet = Quiet()
-    watch = Watch(3, quiet, quiet)
+    watch, quiet = watching()
     data = Data()
     for _ in range(3):
         epoch(watch, Loader(8, data), 5)
@@ -259,8 +258,7 @@ def test_a_loader_that_is_made_anew_in_each_epoch_trains():
 
 
 def test_the_loaders_of_trainings_made_anew_train_each():
-    quiet = Quiet()
-    watch = Watch(3, quiet, quiet)
+    watch, _ = watching()
     for _ in range(100):
         epoch(watch, Loader(8, Data()), 4)
     assert watch.samples() == 400 * 8
@@ -277,8 +275,7 @@ class WithoutTruth(Data):
 
 
 def test_data_is_the_same_by_identity():
-    quiet = Quiet()
-    watch = Watch(3, quiet, quiet)
+    watch, _ = watching()
     data = WithoutTruth()
     for _ in range(3):
         epoch(watch, Loader(8, data), 5)
@@ -294,16 +291,14 @@ def test_a_long_warm_up_does_not_look_at_all_its_steps_after_each():
             Counting.read += 1
             return super().__iter__()
 
-    quiet = Quiet()
-    watch = Watch(1000, quiet, quiet)
+    watch, _ = watching(1000)
     watch.steps = Counting()
     epoch(watch, Loader(8, Data()), 100)
     assert (len(watch.steps), watch.timed, Counting.read) == (100, 99, 0)
 
 
 def test_what_every_step_does_is_usual():
-    quiet = Quiet()
-    watch = Watch(4, quiet, quiet)
+    watch, quiet = watching(4)
     for _ in range(8):
         watch.happens(EVALUATION)
         watch.stepped(OPTIMIZER)
@@ -311,8 +306,7 @@ def test_what_every_step_does_is_usual():
 
 
 def test_the_longest_quiet_stretch_is_between_two_unusual_steps():
-    quiet = Quiet()
-    watch = Watch(9, quiet, quiet)
+    watch, _ = watching(9)
     stretches = []
     for number in range(12):
         if number in (2, 5):
@@ -324,8 +318,7 @@ def test_the_longest_quiet_stretch_is_between_two_unusual_steps():
 
 
 def test_backward_passes_mark_only_where_no_optimizer_steps():
-    quiet = Quiet()
-    watch = Watch(2, quiet, quiet)
+    watch, quiet = watching(2)
     for _ in range(20):
         watch.backward()
     assert (quiet.ends, watch.lead.kind) == (list(range(1, 21)), None)
@@ -342,8 +335,7 @@ def test_backward_passes_mark_only_where_no_optimizer_steps():
 
 
 def test_backward_passes_inside_an_optimizers_step_do_not_mark():
-    quiet = Quiet()
-    watch = Watch(2, quiet, quiet)
+    watch, _ = watching(2)
     for _ in range(4):
         for _ in range(20):
             watch.backward(in_step=True)
@@ -352,8 +344,7 @@ def test_backward_passes_inside_an_optimizers_step_do_not_mark():
 
 
 def test_backward_passes_inside_an_optimizers_step_mark_where_that_does_not_end():
-    quiet = Quiet()
-    watch = Watch(2, quiet, quiet)
+    watch, _ = watching(2)
     for _ in range(50):
         watch.backward(in_step=True)
     assert (watch.total, watch.lead.kind) == (20, None)
@@ -379,8 +370,7 @@ def test_a_batchs_size_is_its_first_tensors_length(batch, size):
 
 
 def test_the_steps_of_an_epoch_and_what_its_begin_takes_are_known():
-    quiet = Quiet()
-    watch = Watch(3, quiet, quiet)
+    watch, _ = watching()
     data = Data()
     for _ in range(3):
         epoch(watch, Loader(8, data), 6)

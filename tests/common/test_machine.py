@@ -8,8 +8,7 @@ import torch
 from support import NAMES, ROOT, STEPS, run_program
 from test_session import options
 
-from common import machine, session
-from common.machine import SHORT_SPIN
+from common import SHORT_SPIN, session
 
 # What OpenMP's library reads when it is loaded is seen in the environment at the moment at which torch is imported.
 AT_IMPORT = """
@@ -65,34 +64,34 @@ CHOSEN = {
 def test_a_run_on_a_cpu_notes_how_they_wait(nothing_chosen, monkeypatch, tmp_path, note, environment):
     for name, value in environment.items():
         monkeypatch.setitem(os.environ, name, value)
-    assert machine.openmp_waiting().startswith(note)
+    assert session.openmp_waiting().startswith(note)
     [first, *_] = session._notes("09_small", options(tmp_path), torch.device("cpu"), None)
-    assert first == machine.openmp_waiting()
-    assert machine.openmp_waiting() not in session._notes("09_small", options(tmp_path), torch.device("cuda"), None)
+    assert first == session.openmp_waiting()
+    assert session.openmp_waiting() not in session._notes("09_small", options(tmp_path), torch.device("cuda"), None)
 
 
-KEPT = "import sys; from common.machine import keep_freed_memory as keep; "
-KEPT += "print(keep(), 'torch' in sys.modules)"
+KEPT = "from common.device import keep_freed_memory as keep; "
+KEPT += "print(keep())"
 
 
 def kept(**environment):
-    """What `keep_freed_memory` says in a new process, and whether torch is imported there."""
+    """What `keep_freed_memory` says in a new process."""
     finished = run_program("-c", KEPT, cwd=ROOT, **environment)
     assert finished.returncode == 0, finished.stderr
-    return finished.stdout.split()
+    return finished.stdout.strip()
 
 
 def test_glibc_keeps_freed_memory_unless_the_user_chose(monkeypatch):
     for name in list(os.environ):
         if name.startswith("MALLOC_"):
             monkeypatch.delenv(name)
-    assert kept() == [str(platform.libc_ver()[0] == "glibc"), "False"]
-    assert kept(MALLOC_ARENA_MAX=4) == ["False", "False"]
+    assert kept() == str(platform.libc_ver()[0] == "glibc")
+    assert kept(MALLOC_ARENA_MAX=4) == "False"
 
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_run_on_a_cpu_notes_that_it_is_kept(monkeypatch, tmp_path, keeps):
-    monkeypatch.setattr(machine, "keep_freed_memory", lambda: keeps)
+    monkeypatch.setattr(session, "keep_freed_memory", lambda: keeps)
     notes = {kind: session._notes("09_small", options(tmp_path), torch.device(kind), None) for kind in ("cpu", "cuda")}
-    assert (machine.KEEPS_FREED_MEMORY in notes["cpu"]) is keeps
-    assert machine.KEEPS_FREED_MEMORY not in notes["cuda"]
+    assert (session.KEEPS_FREED_MEMORY in notes["cpu"]) is keeps
+    assert session.KEEPS_FREED_MEMORY not in notes["cuda"]

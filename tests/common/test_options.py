@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from dataclasses import FrozenInstanceError
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from support import NAMES, ROOT, STEPS, assert_refused, run_program
 from common import device
 from common.model import classifier
 from common.options import add_step_options, command_line, image_size_for, model_for, step_options
+from common.session import without_effect
 from walkthrough.cli import main
 from walkthrough.results import environment
 from walkthrough.results.errors import InputError, OneLineParser
@@ -34,7 +36,7 @@ BAD = {
 @pytest.mark.parametrize(("words", "message"), BAD.values(), ids=BAD)
 def test_options_out_of_range_are_one_line_and_exit_code_2(words, message, capsys):
     with pytest.raises(SystemExit) as ended:
-        step_options("A step.", STEP, words)
+        step_options("A step.", words)
     assert ended.value.code == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1
@@ -134,17 +136,26 @@ def test_options_passed_to_a_step_parse_to_the_same_options(tmp_path):
 
 
 def test_options_are_never_changed_after_they_were_checked():
-    options = step_options("A step.", STEP, ["--device", "cpu"])
+    options = step_options("A step.", ["--device", "cpu"])
     with pytest.raises(FrozenInstanceError):
         options.seed = 1
 
 
-def test_a_program_uses_the_options_that_it_reads(tmp_path, capsys):
-    program = tmp_path / "00_mine.py"
-    program.write_text("loader = DataLoader(data, batch_size=args.batch_size)")
-    options = step_options("Mine.", program, ["--device", "cpu", "--workers", "1", "--batch-size=4"])
-    assert options.unused == ("workers", "precision")
-    assert [line.split()[1] for line in capsys.readouterr().out.splitlines()] == ["--workers"]
+@pytest.mark.parametrize(
+    ("batch_size", "workers", "precision", "flags"),
+    [
+        (4, 1, torch.float32, []),
+        (4, 0, None, ["--workers", "--precision"]),
+        (32, 1, None, ["--batch-size", "--precision"]),
+    ],
+)
+def test_a_given_option_has_no_effect_where_loader_and_precision_do_not_follow_it(
+    batch_size, workers, precision, flags
+):
+    options = step_options("Mine.", ["--device", "cpu", "--workers", "1", "--batch-size=4", "--precision", "bf16"])
+    loader = SimpleNamespace(batch_size=batch_size, num_workers=workers)
+    assert without_effect(options, loader, precision) == flags
+    assert without_effect(step_options("Mine.", ["--device", "cpu"]), loader, precision) == []
 
 
 DEFAULTS = {  # (device, words): model, image size
@@ -167,7 +178,7 @@ def test_model_and_image_size_default_by_device(monkeypatch, given, expected):
     kind, words = given
     monkeypatch.setattr("common.device.checked_device", lambda name: kind)
     monkeypatch.setattr(torch.cuda, "set_device", lambda name: None)
-    options = step_options("A step.", STEP, words.split())
+    options = step_options("A step.", words.split())
     assert (options.model, options.image_size) == expected
     parser = OneLineParser()
     add_step_options(parser)
@@ -188,27 +199,27 @@ def four_gpus(monkeypatch):
 
 
 def test_a_chosen_gpu_becomes_the_current_one(four_gpus):
-    assert step_options("A step.", STEP, []).device == "cuda"
+    assert step_options("A step.", []).device == "cuda"
     assert four_gpus == []
-    assert step_options("A step.", STEP, ["--device", "cuda:1"]).device == "cuda:1"
+    assert step_options("A step.", ["--device", "cuda:1"]).device == "cuda:1"
     assert four_gpus == ["cuda:1"]  # the profiler and the pinning thread look at the current device
 
 
 def test_under_torchrun_each_process_has_a_gpu_of_its_own(four_gpus, monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "3")
-    assert step_options("A step.", STEP, []).device == "cuda:3"
-    assert step_options("A step.", STEP, ["--device", "cuda"]).device == "cuda:3"
-    assert step_options("A step.", STEP, ["--device", "cuda:1"]).device == "cuda:1"  # asked for, by one process
-    assert step_options("A step.", STEP, ["--device", "cpu"]).device == "cpu"
+    assert step_options("A step.", []).device == "cuda:3"
+    assert step_options("A step.", ["--device", "cuda"]).device == "cuda:3"
+    assert step_options("A step.", ["--device", "cuda:1"]).device == "cuda:1"  # asked for, by one process
+    assert step_options("A step.", ["--device", "cpu"]).device == "cpu"
     assert four_gpus == ["cuda:3", "cuda:3", "cuda:1"]
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "5")
-    assert step_options("A step.", STEP, []).device == "cuda:3"
-    assert step_options("A step.", STEP, ["--device", "cpu"]).device == "cpu"
+    assert step_options("A step.", []).device == "cuda:3"
+    assert step_options("A step.", ["--device", "cpu"]).device == "cpu"
     with pytest.raises(InputError, match="--device cuda:1 under torchrun: each of 5 processes needs a GPU"):
-        step_options("A step.", STEP, ["--device", "cuda:1"])
+        step_options("A step.", ["--device", "cuda:1"])
     monkeypatch.setenv("LOCAL_RANK", "4")
     with pytest.raises(InputError, match=r"torchrun started 5 processes here, this machine has 4 GPU\(s\)"):
-        step_options("A step.", STEP, [])
+        step_options("A step.", [])
 
 
 AUTOCAST = {

@@ -19,12 +19,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch.utils.data import DataLoader, Dataset
 
-from common import machine, session, timing, tracing
+from common import session, timing, tracing
 from common.device import without_gpu
 from common.options import StepOptions
 from walkthrough.results import environment
 from walkthrough.results import result as record
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError, exit_code
 
 
 class Images(Dataset):
@@ -90,7 +90,9 @@ def test_new_pages_of_each_of_the_three_traced_steps_are_noted(tmp_path, monkeyp
         seen.append((list(traced), timed))
         return ["the traced steps touch new pages"]
 
-    monkeypatch.setattr(machine, "page_faults", itertools.count(0, 10).__next__)  # 10 from one call to the next
+    count = itertools.count(0, 10).__next__  # 10 from one call to the next
+    monkeypatch.setattr(timing, "page_faults", count)
+    monkeypatch.setattr(tracing, "faults_so_far", count)
     monkeypatch.setattr(session, "new_pages", new_pages)
     run_small(tmp_path)
     assert record.read_result(tmp_path / "09_small" / "result.json").notes[-1] == "the traced steps touch new pages"
@@ -271,13 +273,13 @@ import sys
 sys.path[:0] = [{root!r}, {tests!r}, {tests!r} + "/common"]
 import torch
 from pathlib import Path
-from common import machine, session
-from walkthrough.results.errors import one_line_errors
+from common import session
+from walkthrough.results.errors import exit_in_one_line
 from test_session import Images, SmallNet, options
 from torch.utils.data import DataLoader
 
-@one_line_errors()
 def main():
+    exit_in_one_line()
     model = torch.compile(SmallNet())
     loader = DataLoader(Images(), batch_size=4, drop_last=True)
     session.run_step("08_small.py", options(Path({logdir!r})), loader, lambda images, labels: model(images).sum())
@@ -300,9 +302,7 @@ def test_without_a_compiler_a_step_ends_with_one_line_and_exit_code_2(tmp_path):
 
 
 def test_a_python_that_compile_does_not_support_is_refused_before_training(capsys):
-    with pytest.raises(SystemExit) as ended, one_line_errors():
-        raise RuntimeError("torch.compile is not supported on Python 3.16+")
-    assert ended.value.code == 2
+    assert exit_code(RuntimeError("torch.compile is not supported on Python 3.16+")) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
@@ -351,7 +351,7 @@ def test_out_of_memory_names_the_batch_size_and_the_next_to_try(tmp_path, error)
 
 def test_out_of_memory_does_not_suggest_an_option_that_has_no_effect_in_the_step(tmp_path):
     with pytest.raises(InputError, match="batch size 4: try a smaller --model or --image-size"):
-        run_small(tmp_path, failing=MemoryError(), unused=("batch_size",))
+        run_small(tmp_path, failing=MemoryError(), batch_size=8)
 
 
 def test_a_worker_killed_by_the_system_is_explained(tmp_path):
@@ -539,7 +539,7 @@ sys.path[:0] = [{root!r}, {tests!r}, {tests!r} + "/common"]
 from pathlib import Path
 import torch.distributed as dist
 from torch.utils.data import DataLoader
-from common import machine, session
+from common import session
 from common import ranks
 from test_session import Images, options, small_step
 

@@ -76,10 +76,10 @@ PAGES = """
 import itertools, sys, tempfile
 from pathlib import Path
 import torch
-from common import machine
+from common import device
 from common import tracing
 
-kept = machine.keep_freed_memory()
+kept = device.keep_freed_memory()
 net = torch.nn.Sequential(*(torch.nn.Conv2d(3, 3, 1) for _ in range(3)))
 
 def train_step(images):

@@ -10,8 +10,8 @@ from rich.console import Console
 from support import make_result, some_place, write_run
 
 from walkthrough.cli import main
-from walkthrough.compare.ladder import print_ladders
-from walkthrough.compare.rounds import comparison, ladders, readable_rounds
+from walkthrough.compare.ladder import comparison, print_ladders
+from walkthrough.compare.rounds import ladders, readable_rounds
 from walkthrough.results.result import read_results
 
 GOOD = make_result("01_good")

@@ -25,7 +25,7 @@ from labs.scale.model import DEFAULTS
 from labs.scale.one_rank import Measurement
 from labs.scale.ranks import joined, reported
 from labs.scale.training import Settings, Training
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError, exit_in_one_line
 
 CLASSES = 7
 JPEG_WORDS = "--device cpu --model w8 --image-size 32 --batch-size 8 --epochs 1 --workers 0 --precision fp32".split()
@@ -131,8 +131,8 @@ def killed(folder, restarted):
     train.fit(training, folder)
 
 
-@one_line_errors()
 def main():
+    exit_in_one_line()
     with reported(), joined(torch.device("cpu")):
         folder, restarted = Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
         if not restarted:

@@ -61,19 +61,17 @@ def program(tmp_path):
 
 
 def test_a_lab_names_its_own_models_sizes_and_folder(defaults, tmp_path, monkeypatch, capsys):
-    program = tmp_path / "00_mine.py"
-    program.write_text("args.batch_size, args.workers, args.precision")
-    options = step_options("A program.", program, ["--device", "cpu"], defaults)
+    options = step_options("A program.", ["--device", "cpu"], defaults)
     assert (options.model, options.image_size, options.batch_size) == ("small", 16, 16)
     assert options.logdir == tmp_path / "default"
-    assert step_options("A program.", program, ["--device", "cpu", "--model", "large"], defaults).image_size == 8
-    assert step_options("A program.", program, ["--device", "cpu", "--quick"], defaults).image_size == 4
-    assert step_options("A program.", program, ["--device", "cpu", "--batch-size", "3"], defaults).batch_size == 3
+    assert step_options("A program.", ["--device", "cpu", "--model", "large"], defaults).image_size == 8
+    assert step_options("A program.", ["--device", "cpu", "--quick"], defaults).image_size == 4
+    assert step_options("A program.", ["--device", "cpu", "--batch-size", "3"], defaults).batch_size == 3
     monkeypatch.setattr("common.device.checked_device", lambda name: "cuda")
-    options = step_options("A program.", program, [], defaults)
+    options = step_options("A program.", [], defaults)
     assert (options.model, options.image_size, options.batch_size) == ("large", 32, 128)
     with pytest.raises(SystemExit):
-        step_options("A program.", program, ["--help"], defaults)
+        step_options("A program.", ["--help"], defaults)
     words = " ".join(capsys.readouterr().out.split())
     for text in ("large or small (default: large on a GPU, small on a CPU)", "128 on a GPU, 16 on a CPU"):
         assert text in words
@@ -81,13 +79,11 @@ def test_a_lab_names_its_own_models_sizes_and_folder(defaults, tmp_path, monkeyp
     assert "from step" not in words
 
 
-def test_a_flag_that_a_lab_does_not_take_is_refused_and_has_its_default(defaults, tmp_path):
-    program = tmp_path / "00_mine.py"
-    program.write_text("")
+def test_a_flag_that_a_lab_does_not_take_is_refused_and_has_its_default(defaults):
     without = replace(defaults, without=("--download",))
-    assert step_options("A program.", program, ["--device", "cpu"], without).download is False
+    assert step_options("A program.", ["--device", "cpu"], without).download is False
     with pytest.raises(SystemExit):
-        step_options("A program.", program, ["--download"], without)
+        step_options("A program.", ["--download"], without)
 
 
 def test_a_studys_folder_is_its_own_in_the_log_folder(options, tmp_path):

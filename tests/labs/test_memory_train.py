@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT
+from support import ROOT, exit_code_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from labs.memory import data, train
@@ -23,11 +23,7 @@ def run(few_digits, tmp_path, monkeypatch, capsys):
         base = [*small, "--num-workers", "0", "--data", str(tmp_path), "--logdir", str(logdir)]
         monkeypatch.setattr(sys, "argv", ["train.py", *base, *words])
         capsys.readouterr()
-        try:
-            train.main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code
+        code = exit_code_of(train.main)
         printed = capsys.readouterr()
         return SimpleNamespace(code=code, out=printed.out, err=printed.err, folder=logdir)
 

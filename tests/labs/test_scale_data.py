@@ -374,7 +374,7 @@ def test_a_master_that_spark_does_not_know_is_refused_in_one_line(drawn, run_her
 
 SPARK = """
 import os, signal, sys, time
-from walkthrough.results.errors import one_line_errors
+from walkthrough.results.errors import exit_in_one_line
 from labs.scale.spark import spark_engine
 
 def answer(item):
@@ -387,7 +387,8 @@ def answer(item):
 
 PROGRAM = os.getpid()
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background jobs ignore
-with one_line_errors(), spark_engine("local[2]") as engine:
+exit_in_one_line()
+with spark_engine("local[2]") as engine:
     print(engine(answer, ["a", "b"], 1), flush=True)
     engine(answer, ["a", sys.argv[1]], 1)
 """

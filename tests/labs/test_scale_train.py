@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from PIL import Image
 from scale_ranks import STRAGGLER
-from support import ROOT, run_program
+from support import ROOT, exit_code_of, run_program
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from common.options import StepOptions
@@ -34,10 +34,10 @@ RANKS = Path(scale_ranks.__file__)
 LAUNCH = """
 import sys
 from pathlib import Path
-from walkthrough.results.errors import one_line_errors
+from walkthrough.results.errors import exit_in_one_line
 from labs.scale.launch import launch
-with one_line_errors():
-    launch(Path({program!r}), sys.argv[1:], processes=2, restarts=1)
+exit_in_one_line()
+launch(Path({program!r}), sys.argv[1:], processes=2, restarts=1)
 """
 
 
@@ -266,11 +266,7 @@ def run(jpegs, tmp_path, monkeypatch, capsys):
         base = ["--data", str(jpegs), "--logdir", str(tmp_path / "train"), *scale_ranks.JPEG_WORDS]
         monkeypatch.setattr(sys, "argv", ["train.py", *base, *words])
         capsys.readouterr()
-        try:
-            train.main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code
+        code = exit_code_of(train.main)
         printed = capsys.readouterr()
         return SimpleNamespace(code=code, out=printed.out, err=printed.err)
 

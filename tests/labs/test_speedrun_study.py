@@ -11,7 +11,6 @@ from support import ROOT
 from labs.shared.study import measurements
 from labs.speedrun import heads, measure, plans, study, tables
 from labs.speedrun.race import FILE, Race
-from tools.docs import lab_figures
 from walkthrough.compare.study import Measurements, NotMeasured, read
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
@@ -84,7 +83,6 @@ def test_a_small_study_fills_every_table_and_decides_every_claim(small, tmp_path
     assert any("digits are not mirrored" in note for note in result.notes)
     assert "plotly" in (folder / "heat_map.html").read_text(encoding="utf-8")
     assert (folder / "heat_map.svg").read_text(encoding="utf-8").startswith("<?xml")
-    assert set(lab_figures.figures(result)) == {"curves", "races", "pareto", "heat_map"}
     assert "written to" in capsys.readouterr().out
     assert heads.claim(LAST, result).startswith("5 % of digits in ")
 
@@ -258,10 +256,8 @@ def test_heads_are_written_from_a_study_and_checked(a_study, tmp_path, monkeypat
         (tmp_path / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
     monkeypatch.setattr(heads, "HERE", tmp_path)
     record.write_json(tmp_path / "study.json", asdict(a_study))
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(InputError, match="out of date: 00_naive"):
         heads.main(["--check", str(tmp_path / "study.json")])
-    assert ended.value.code == 2
-    assert "out of date: 00_naive" in capsys.readouterr().err
     heads.main([str(tmp_path / "study.json")])
     assert "(median of 3 races, 2 reached it)" in (tmp_path / "00_naive.py").read_text(encoding="utf-8")
     heads.main(["--check", str(tmp_path / "study.json")])

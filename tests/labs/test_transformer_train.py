@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT
+from support import ROOT, exit_code_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -r tests/requirements.txt")
@@ -46,11 +46,7 @@ def run(data, tmp_path, monkeypatch, capsys):
         base = ["--device", "cpu", "--model", "nano", "--batch-size", "8", "--workers", "0", "--data", str(data)]
         monkeypatch.setattr(sys, "argv", ["train.py", *base, "--logdir", str(logdir), *words])
         capsys.readouterr()
-        try:
-            train.main()
-            code = 0
-        except SystemExit as ended:
-            code = ended.code
+        code = exit_code_of(train.main)
         printed = capsys.readouterr()
         return SimpleNamespace(code=code, out=printed.out, err=printed.err, folder=logdir)
 

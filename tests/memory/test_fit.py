@@ -20,7 +20,7 @@ SMALL = ("--model", "tiny_convmixer", "--image-size", "48", "--batch-size", "16"
 PROGRAM = """
 import torch
 from torch import nn
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError
 from common.options import step_options
 from common.session import run_step
 
@@ -30,9 +30,8 @@ class Data(torch.utils.data.Dataset):
     def __getitem__(self, index):
         return torch.ones(8, {width}), index % 4
 
-@one_line_errors()
 def main():
-    args = step_options(__doc__, __file__)
+    args = step_options(__doc__)
     model = nn.Sequential(nn.Linear({width}, {width}), {layer}, nn.Flatten(), nn.Linear(8 * {width}, 4))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loader = torch.utils.data.DataLoader(Data(), batch_size=32, num_workers=2)
@@ -305,7 +304,7 @@ def test_a_gpu_that_is_out_of_memory_names_the_command_that_says_what_fits(monke
     properties = SimpleNamespace(total_memory=15_843_721_216)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(failures, "device_name", lambda device: "Tesla T4")
-    args = SimpleNamespace(model="mobilenet_v2", image_size=224, precision="auto", unused=())
+    args = SimpleNamespace(model="mobilenet_v2", image_size=224, precision="auto", batch_size=512)
     loader = SimpleNamespace(batch_size=512, num_workers=0)
     error = torch.OutOfMemoryError("CUDA out of memory")
     for device, ends in (("cuda", " --precision auto --memory 15GB"), ("cpu", "try --batch-size 256")):

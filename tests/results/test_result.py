@@ -65,16 +65,6 @@ def test_a_broken_result_is_refused_by_name_and_reason(tmp_path, text, message):
     assert message in str(refused.value)
 
 
-def test_without_msgspec_what_was_written_here_is_read_all_the_same(tmp_path, monkeypatch):
-    result = make_result(notes=["a"], peak_memory_bytes=record.PeakMemory(5, None))
-    path = write_run(tmp_path, result) / "result.json"
-    monkeypatch.setattr(record, "msgspec", None)
-    assert record.read_result(path) == result
-    path.write_text('{"schema": 2}')
-    with pytest.raises(InputError, match="is broken"):
-        record.read_result(path)
-
-
 def test_runs_are_compared_only_where_their_setup_is_the_same():
     setup = make_result().setup
     assert setup.matches(make_result(batch_size=7).setup)

@@ -44,8 +44,9 @@ from studies.limit import (
     read,
 )
 from walkthrough.cli import main
-from walkthrough.compare import isolated, ladder, roofs, rounds
+from walkthrough.compare import isolated, roofs, rounds
 from walkthrough.compare.figures import save
+from walkthrough.compare.ladder import comparison, print_ladders
 from walkthrough.compare.roofs import Peak, StepBytes
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
@@ -929,14 +930,11 @@ def test_the_tab_reads_of_a_limit_what_a_ladder_s_shares_need(tmp_path):
         roofs.read(tmp_path)
 
 
-@pytest.mark.parametrize("with_msgspec", [True, False])
-def test_a_file_without_cuda_graphs_reads_as_well(tmp_path, monkeypatch, with_msgspec):
+def test_a_file_without_cuda_graphs_reads_as_well(tmp_path):
     value = asdict(make_limit())
     for speed in value["speeds"]:
         del speed["cuda_graphs"]
     (tmp_path / FILE).write_text(json.dumps(value))
-    if not with_msgspec:
-        monkeypatch.setattr(record, "msgspec", None)
     assert read(tmp_path) == make_limit()
     assert [speed.cuda_graphs for speed in make_limit().speeds] == [None, None]
 
@@ -1140,7 +1138,7 @@ def test_a_gpu_is_chosen_before_anything_runs_on_it(tmp_path, monkeypatch):
 
 def ladder_text(limit, **changes):
     ladders = rounds.ladders([make_result(), make_result("01_amp", windows=(200.0,) * 5)])
-    return shown(lambda ladders, to: ladder.print_ladders(ladders, to, limit=limit), ladders, **changes)
+    return shown(lambda ladders, to: print_ladders(ladders, to, limit=limit), ladders, **changes)
 
 
 def test_compare_shows_each_step_s_share_of_the_limit():
@@ -1162,14 +1160,14 @@ def test_two_gpus_have_two_limits_and_two_processes_on_a_cpu_share_one(device_ty
 def test_compare_shows_each_step_s_share_of_both_measured_peaks():
     known = make_limit(flops_per_image=10**6, step_bytes=[StepBytes("bfloat16", 0.0, 3e5)], precision="bfloat16")
     ladders = rounds.ladders([make_result(), make_result("01_amp", windows=(200.0,) * 5, precision="bfloat16")])
-    text = shown(lambda ladders, to: ladder.print_ladders(ladders, to, limit=known), ladders, 300)
+    text = shown(lambda ladders, to: print_ladders(ladders, to, limit=known), ladders, 300)
     rows = [line.split() for line in text.splitlines() if line.startswith("0")]
     assert {"60.0%", "20.0%"} <= {*rows[1]}  # of 1e8 B/s and of 1e9 FLOP/s
     assert rows[0].count("-") == 2
     for words in ("% of arithmetic", "% of memory", "as a share of the measured peaks"):
         assert words in text
     assert "memory roof" not in ladder_text(make_limit())  # what an earlier version measured
-    json_rows = rounds.comparison(ladders, known)["rows"]
+    json_rows = comparison(ladders, known)["rows"]
     assert [row["share_of_memory_roof"] for row in json_rows] == [None, pytest.approx(0.6)]
     assert [row["share_of_arithmetic_peak"] for row in json_rows] == [None, pytest.approx(0.2)]
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from support.results import make_limit, make_result, write_run  # noqa: F401  # for tests to import from here
+from support.results import around, in_rounds, ladder_of, make_limit, make_result, write_run  # noqa: F401  # for tests
+from walkthrough.results.errors import exit_code
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = sorted((ROOT / "steps").glob("[0-9][0-9]_*.py"))
@@ -29,6 +30,20 @@ def run_program(*command, cwd=None, **environment):
         timeout=1200,
         check=False,
     )
+
+
+def exit_code_of(main, *args):
+    """The exit code with which a program's `main` would end its process, called in this one; its line is on stderr."""
+    try:
+        main(*args)
+        return 0
+    except SystemExit as ended:
+        return ended.code or 0
+    except (Exception, KeyboardInterrupt) as error:
+        code = exit_code(error)
+        if code is None:
+            raise
+        return code
 
 
 def build_site(folder, site):

@@ -1,4 +1,4 @@
-"""Programs that find torch, torchvision, tensorboard, NumPy and what these require: as on somebody's GPU machine."""
+"""Programs that find torch, torchvision, tensorboard, NumPy, msgspec and what these require: as on a GPU machine."""
 
 import re
 from functools import cache
@@ -6,7 +6,7 @@ from importlib import metadata
 
 from support import run_program
 
-THERE = ("torch", "torchvision", "tensorboard", "numpy")
+THERE = ("torch", "torchvision", "tensorboard", "numpy", "msgspec")
 
 
 def _normal(name):

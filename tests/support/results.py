@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from walkthrough.compare import rounds
 from walkthrough.results import result as record
 from walkthrough.results.environment import Environment
 
@@ -41,6 +42,27 @@ def write_run(logdir, result):
     folder.mkdir(parents=True, exist_ok=True)
     record.write_result(folder / record.FILE, result)
     return folder
+
+
+def around(speed):
+    """Five windows whose median is `speed`."""
+    return tuple(speed * share for share in (0.98, 0.99, 1.0, 1.01, 1.02))
+
+
+def in_rounds(logdir, step, kept, **changes):
+    """A step's folder as a record or a tour of several rounds leaves it: {round: windows}; returns its result."""
+    runs = {number: make_result(step, windows=windows, **changes) for number, windows in kept.items()}
+    folder = write_run(logdir, rounds.merged(list(runs.values())))
+    (folder / "runs").mkdir(exist_ok=True)
+    for number, run in runs.items():
+        record.write_result(folder / "runs" / f"{number}.json", run)
+    return record.read_result(folder / "result.json")
+
+
+def ladder_of(logdir, *results):
+    """The one ladder of results, by the rounds that their folders keep."""
+    [ladder] = rounds.ladders(results, rounds.recorded_rounds(logdir, results))
+    return ladder
 
 
 def make_limit(**changes):

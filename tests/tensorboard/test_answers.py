@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from support.board import PATIENCE
 
-from walkthrough.tensorboard import answers
-from walkthrough.tensorboard.answers import Answers, Kept, Question
-from walkthrough.tensorboard.worker import write_private
+from walkthrough.results.result import write_whole
+from walkthrough.tensorboard import answers, worker
+from walkthrough.tensorboard.answers import Answers, Kept
+from walkthrough.tensorboard.worker import Question
 
 WAITING = str(Path(__file__).with_name("waiting_child.py"))
 
@@ -125,7 +126,7 @@ for number, line in enumerate(sys.stdin):
 
 def test_an_answer_comes_back_packed(kept):
     packed = gzip.compress(b"{}")
-    write_private(kept.path("key"), packed)
+    write_whole(kept.path("key"), packed, 0o600)
     assert kept.read("key") == packed
     assert kept.read("another") is None
     assert kept.path("key").stat().st_mode & 0o077 == 0
@@ -136,7 +137,7 @@ def test_an_answer_comes_back_packed(kept):
 def test_a_damaged_answer_is_none_and_is_deleted(kept):
     whole = gzip.compress(b"{}")
     for damaged in (b"", b"text", whole[:-3], whole[:-8] + bytes(8)):
-        write_private(kept.path("key"), damaged)
+        write_whole(kept.path("key"), damaged, 0o600)
         assert not kept.read("key")
         assert not kept.path("key").exists()
 
@@ -145,7 +146,7 @@ def test_an_answer_that_is_not_kept_any_more_is_computed_again(tmp_path, kept, a
     store = answers_of(WAITING, str(tmp_path))
     question = Question("digest", "trace", 1, 1)
     for _ in range(2):
-        write_private(kept.path(question.key), gzip.compress(b"{}"))
+        write_whole(kept.path(question.key), gzip.compress(b"{}"), 0o600)
         store.ask(question)
         assert store.is_settled(question)
         store.kept.delete(question.key)
@@ -157,7 +158,7 @@ def test_an_answer_that_is_not_kept_any_more_is_computed_again(tmp_path, kept, a
 def test_the_oldest_answers_are_deleted(kept):
     (kept.folder / "another").mkdir()  # of somebody else
     for number in range(4):
-        write_private(kept.path(f"key{number}"), bytes(400))
+        write_whole(kept.path(f"key{number}"), bytes(400), 0o600)
         os.utime(kept.path(f"key{number}"), (number, number))
     kept.prune(1)
     assert sorted(file.name for file in kept.folder.iterdir()) == ["another", "key2.json.gz", "key3.json.gz"]
@@ -166,7 +167,7 @@ def test_the_oldest_answers_are_deleted(kept):
 def test_the_folder_is_looked_at_again_once_the_room_that_it_had_is_used_up(kept):
     kept.prune(1)
     for number in range(2):
-        write_private(kept.path(f"key{number}"), bytes(600))
+        write_whole(kept.path(f"key{number}"), bytes(600), 0o600)
         os.utime(kept.path(f"key{number}"), (number, number))
         kept.prune(600)
     assert [file.name for file in kept.folder.iterdir()] == ["key1.json.gz"]
@@ -174,7 +175,7 @@ def test_the_folder_is_looked_at_again_once_the_room_that_it_had_is_used_up(kept
 
 def test_what_is_spared_and_what_is_being_written_are_not_deleted(kept):
     for number in range(4):
-        write_private(kept.path(f"key{number}"), bytes(250))
+        write_whole(kept.path(f"key{number}"), bytes(250), 0o600)
         os.utime(kept.path(f"key{number}"), (number, number))
     kept.limit = 300
     (kept.folder / ".key4.json.gz.1").write_bytes(bytes(250))
@@ -183,7 +184,7 @@ def test_what_is_spared_and_what_is_being_written_are_not_deleted(kept):
 
 
 def test_an_answer_that_others_could_have_written_is_not_read(kept):
-    write_private(kept.path("key"), gzip.compress(b"{}"))
+    write_whole(kept.path("key"), gzip.compress(b"{}"), 0o600)
     kept.path("key").chmod(0o620)
     assert kept.read("key") is None
 
@@ -192,7 +193,7 @@ def test_nothing_is_kept_where_others_can_write(tmp_path):
     (tmp_path / "open").mkdir()
     (tmp_path / "open").chmod(0o777)
     elsewhere = Kept(tmp_path / "open", 1000, ".json.gz")
-    write_private(elsewhere.path("key"), gzip.compress(b"{}"))
+    write_whole(elsewhere.path("key"), gzip.compress(b"{}"), 0o600)
     assert elsewhere.read("key")
     assert elsewhere.folder.stat().st_mode & 0o077 == 0
     assert list((tmp_path / "open").iterdir()) == []
@@ -214,7 +215,7 @@ def test_a_key_changes_with_all_code_that_reads_traces(tmp_path):
     hashes = set()
     for code in ("1", "2"):
         rule.write_text(code)
-        hashes.add(answers.hash_of_code.__wrapped__((tmp_path,)))
+        hashes.add(worker.hash_of_code.__wrapped__((tmp_path,)))
     assert len(hashes) == 2
 
 

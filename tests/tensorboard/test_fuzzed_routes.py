@@ -112,7 +112,7 @@ def tabs(folder):
             }
         finally:
             walkthrough.answers.close()
-            loading.close()
+            loading.answers.close()
 
 
 def until(ready):

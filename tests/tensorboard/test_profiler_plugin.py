@@ -50,7 +50,7 @@ def load(tmp_path, monkeypatch):
 
     yield start
     for loading in opened:
-        loading.close()
+        loading.answers.close()
 
 
 def loaded(loading):
@@ -216,7 +216,7 @@ def test_where_no_folder_can_be_written_to_the_reason_is_said_and_nothing_is_rea
     trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
     loading.search()
     (failure,) = loaded(loading).failures()
-    assert f"cannot be written to {tmp_path / 'nowhere'}: No such file or directory" in failure["reason"]
+    assert f"is not kept: cannot write {tmp_path / 'nowhere'}" in failure["reason"]
     assert [until for _, until in loading.answers._outcomes.values()] == [float("inf")]
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from support.trace_builder import two_steps
 
+from walkthrough.results.result import write_whole
 from walkthrough.tensorboard import worker
-from walkthrough.tensorboard.worker import Job, serve
+from walkthrough.tensorboard.worker import Question, serve
 
 
 @pytest.fixture
@@ -29,7 +30,7 @@ def served(tmp_path, monkeypatch):
         for number, (kind, path, *options) in enumerate(questions):
             status = os.stat(path)
             into = str(tmp_path / f"answer{number}")
-            jobs.append(vars(Job(kind, str(path), status.st_size, status.st_mtime_ns, tuple(options), into)))
+            jobs.append(vars(Question(kind, str(path), status.st_size, status.st_mtime_ns, tuple(options), into)))
         serve(io.StringIO("".join(json.dumps(job) + "\n" for job in jobs)), outcomes)
         lines = [json.loads(line) for line in outcomes.getvalue().splitlines()]
         return [(line, _content(job["into"])) for line, job in zip(lines, jobs, strict=True)]
@@ -95,15 +96,15 @@ def test_a_defect_is_logged_and_tried_again_later_and_the_next_is_answered(tmp_p
 def test_a_trace_that_was_written_to_since_it_was_asked_about_is_not_answered(tmp_path):
     path, into = two_steps().write(tmp_path / "made.json"), tmp_path / "answer"
     for size in (path.stat().st_size + 1, path.stat().st_size):
-        outcome = worker.answer(Job("digest", str(path), size, path.stat().st_mtime_ns, (), str(into)))
+        outcome = worker.answer(Question("digest", str(path), size, path.stat().st_mtime_ns, (), str(into)))
         assert outcome.changed is not into.exists()
     path.unlink()
-    assert worker.answer(Job("digest", str(path), 1, 1, (), str(into))).changed
+    assert worker.answer(Question("digest", str(path), 1, 1, (), str(into))).changed
 
 
 def job_of(kind, path, into, *options):
     status = os.stat(path)
-    return Job(kind, str(path), status.st_size, status.st_mtime_ns, options, str(into))
+    return Question(kind, str(path), status.st_size, status.st_mtime_ns, options, str(into))
 
 
 def run_child(*jobs, **variables):
@@ -158,7 +159,7 @@ def test_a_job_that_takes_more_time_than_the_limit_ends_the_child():
 
 def test_a_child_ends_with_its_parent_whatever_it_does(tmp_path):
     busy = "import time; from walkthrough.tensorboard import worker; worker.answer = lambda job: time.sleep(1000)"
-    job = json.dumps(asdict(Job("digest", "", 0, 0, (), "")))
+    job = json.dumps(asdict(Question("digest", "", 0, 0, (), "")))
     parent = (
         "import subprocess, sys; words = [sys.executable, '-c', sys.argv[1]]; "
         "child = subprocess.Popen(words, stdin=subprocess.PIPE); "
@@ -208,8 +209,8 @@ def test_a_time_before_1970_does_not_make_a_file_a_remote_one(tmp_path):
 
 def test_an_answer_is_written_through_no_planted_link(tmp_path):
     (tmp_path / "canary").write_text("untouched")
-    (tmp_path / f".answer.{os.getpid()}").symlink_to(tmp_path / "canary")
-    worker.write_private(tmp_path / "answer", b"mine")
+    (tmp_path / f".answer.{os.getpid()}.partial").symlink_to(tmp_path / "canary")
+    write_whole(tmp_path / "answer", b"mine", 0o600)
     assert (tmp_path / "canary").read_text() == "untouched"
 
 

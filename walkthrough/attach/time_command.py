@@ -23,9 +23,8 @@ from walkthrough.attach.launch import (
     warmup_for,
     why_nothing,
 )
-from walkthrough.compare.pace import duration
 from walkthrough.compare.statistics import UNLIMITED, Ratio, decided, of_pairs, of_windows, rounds_needed
-from walkthrough.results.errors import InputError, printable, whole_number
+from walkthrough.results.errors import InputError, add_number, printable
 
 VERSUS = "--versus"
 MOST_ROUNDS = 1000
@@ -66,23 +65,9 @@ class Run:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `time`."""
-    parser.add_argument(
-        "--warmup",
-        type=whole_number(1, 10**6),
-        default=10,
-        metavar="N",
-        help="steps before the timed ones (default: 10)",
-    )
-    parser.add_argument(
-        "--steps", type=whole_number(1, 10**6), default=50, metavar="N", help="steps to time in each run (default: 50)"
-    )
-    parser.add_argument(
-        "--rounds",
-        type=whole_number(1, MOST_ROUNDS),
-        default=5,
-        metavar="N",
-        help="runs of each command at most (default: 5)",
-    )
+    add_number(parser, "--warmup", "steps before the timed ones", 1, 10**6, 10)
+    add_number(parser, "--steps", "steps to time in each run", 1, 10**6, 50)
+    add_number(parser, "--rounds", "runs of each command at most", 1, MOST_ROUNDS, 5)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument(
         "words", nargs=argparse.REMAINDER, metavar="-- COMMAND… --versus COMMAND…", help="what starts the trainings"
@@ -314,3 +299,8 @@ def _print(runs: Runs, result: dict[str, Any]) -> None:
         print(f"ended after {rounds} of {asked} rounds: {text}")
     if result["per"] == "step":
         print("the size of a batch is not known (no DataLoader): if the commands' batches differ, so do their steps")
+
+
+def duration(seconds: float) -> str:
+    """For people: "45 s", "21 min"."""
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"

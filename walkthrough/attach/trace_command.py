@@ -17,7 +17,7 @@ from typing import Any
 
 from walkthrough.attach.launch import Outcome, command_words, is_one_training, reports_folder, run_attached, why_nothing
 from walkthrough.results import privacy, result
-from walkthrough.results.errors import InputError, folder, printable, whole_number
+from walkthrough.results.errors import InputError, add_number, folder, printable
 from walkthrough.results.files import open_new, open_plain
 from walkthrough.results.folder import traces_in
 
@@ -29,16 +29,8 @@ _FOLDER = re.compile(r"(?:^|(?<=;))/[^;]*/(?=[^/;]+(?:\(\d+\): |:\d+$))")  # of 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `trace`."""
-    parser.add_argument(
-        "--warmup",
-        type=whole_number(1, 10**6),
-        default=5,
-        metavar="N",
-        help="steps before the traced ones (default: 5)",
-    )
-    parser.add_argument(
-        "--steps", type=whole_number(1, 1000), default=3, metavar="N", help="steps to trace (default: 3)"
-    )
+    add_number(parser, "--warmup", "steps before the traced ones", 1, 10**6, 5)
+    add_number(parser, "--steps", "steps to trace", 1, 1000, 3)
     parser.add_argument("--stacks", action="store_true", help="record Python's functions too (larger, slower)")
     parser.add_argument("--memory", action="store_true", help="record every allocation too (larger, slower)")
     parser.add_argument(

@@ -1,35 +1,58 @@
-"""A ladder as a table in the terminal, understandable without the docs."""
+"""The ladder's table, what it amounts to in words, the published ladder next to it, and the command `compare`."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-from rich.text import Text
-
-from walkthrough.compare import published
-from walkthrough.compare.columns import (
-    COST,
-    LIMIT,
-    ORIGINAL,
-    ROOFS,
-    SPEED,
-    TRACED,
-    Column,
-    Limit,
-    beside_original,
-    columns,
-    matrix_units,
-    rows_of,
+from walkthrough.compare import roofs
+from walkthrough.compare.roofs import Limit
+from walkthrough.compare.rounds import (
+    GpuUse,
+    Ladder,
+    Row,
+    gpu_use,
+    half_spread,
+    is_first_step,
+    ladders,
+    readable_rounds,
+    rounds_compared,
+    spread,
 )
-from walkthrough.compare.rounds import GpuUse, Ladder, half_spread, is_first_step
-from walkthrough.compare.summary import intervals, notes_of, summary
-from walkthrough.results.errors import printable
-from walkthrough.results.result import NotRun, Result
-from walkthrough.terminal import plain_table
+from walkthrough.compare.statistics import ratio
+from walkthrough.compare.table import Cell, Table
+from walkthrough.results.environment import ROOT, project_folder
+from walkthrough.results.errors import InputError, folder, printable
+from walkthrough.results.result import FILE, NotRun, read_results, steps_not_run
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+T = TypeVar("T")
 
 UNSTEADY = 0.25  # half the range of a step's windows over their median: beyond it intervals are wide
 
+# The columns. A terminal that is too narrow for all groups prints a table for each group, or several.
+GAINS = ("vs step\nbefore", "vs\nbaseline")
+SPEED = ("images/s", *GAINS)
+LIMIT = ("% of\nlimit",)
+ROOFS = ("% of arithmetic\npeak", "% of memory\nroof")
+COST = ("batch", "step\nms", "window\n±", "memory\nMB", "batch\nMB")
+BUSY = "GPU\nbusy"
+TEMPLATES = dict.fromkeys((*GAINS, "batch", "windows", "rounds", "original"), "{}")
+TEMPLATES |= dict.fromkeys(("images/s", "step\nms", "batch\nMB"), "{:.1f}") | {"memory\nMB": "{:.0f}"}
+TEMPLATES |= dict.fromkeys(("window\n±", *LIMIT), "{:.0%}") | dict.fromkeys(ROOFS, "{:.1%}")
+# A narrow page cuts off what is last.
+PAGE = ("batch", *SPEED, "windows", "rounds", "step\nms", "memory\nMB", *LIMIT)
+
+NO_EFFECT = (
+    "Where a row says what the step needs, its change has no effect on this device: it ran once, for its trace, and "
+    "the next step is compared with the last one that has an effect."
+)
 OF_ROOFS = (
     "% of arithmetic peak, % of memory roof: FLOPs of a step, and bytes that it must move at least, per second, as a "
     "share of the measured peaks (`limit`); -: not measured in the row's precision.\n"
@@ -38,16 +61,207 @@ OF_TRACES = "GPU busy, {}: of the traced steps and of their kernels' time; `expl
 NO_GPU = "No GPU, so no columns on how busy it was and its Tensor Cores; `explain` shows where the time went.\n"
 
 
+@dataclass(frozen=True)
+class Published:
+    """One row of the published ladder; relative: times the baseline's images/s."""
+
+    batch_size: int
+    memory_gb: float
+    step_ms: float
+    images_per_second: float
+    relative: float
+
+
+# The walkthrough that this course is based on ("PyTorch Training Optimizations using Memory Analysis"), not measured by
+# us: CIFAR-10 at 224 px, SGD, one run each, no spread, from steps under the profiler.
+DEVICE = "Quadro RTX 4000"
+MODEL = "mobilenet_v2"  # as `--model` names it
+PUBLISHED = {
+    "00_baseline": Published(32, 2.51, 117.1, 273.5, 1.00),
+    "01_amp": Published(32, 1.32, 81.1, 395.1, 1.44),
+    "02_bigger_batch": Published(128, 4.95, 232.1, 551.5, 2.01),
+    "03_reduced_h2d_copy": Published(128, 4.95, 202.6, 631.63, 2.30),
+    "04_multiprocess_loading": Published(128, 4.95, 145.8, 877.84, 3.20),
+    "05_pinned_memory": Published(128, 4.95, 92.6, 1381.6, 5.05),
+}
+RELATIVE = {step: row.relative for step, row in PUBLISHED.items()}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `compare`."""
+    logs = project_folder("logs")
+    parser.add_argument(
+        "logdir", nargs="?", type=folder, default=logs, metavar="LOGDIR", help="default: logs/ of this project"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of a table")
+    parser.add_argument("--plot", type=folder, metavar="FILE", help="draw what each step gains: .svg or .png")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the comparison of the runs in `args.logdir`, as a table or as JSON; the exit code.
+
+    Raises InputError for a folder without results, and for a file that cannot be drawn.
+    """
+    results, problems = read_results(args.logdir)
+    if problems and not results:
+        raise InputError(problems[0] + (f" ({len(problems) - 1} more are broken)" if problems[1:] else ""))
+    if not results:
+        below = sorted({file.parent.parent.name for file in args.logdir.glob(f"*/*/{FILE}")})
+        fix = f"its folders have: {', '.join(below[:6])}" if below else "run `make tour`"
+        raise InputError(f"no results in {args.logdir}: it should have a folder per step with {FILE} in it; {fix}")
+    runs, more = readable_rounds(args.logdir, results)
+    for problem in (*problems, *more):
+        _warn(f"skipped: {problem}")
+    compared = ladders(results, runs)
+    if foreign := of_other_versions(compared):
+        _warn(
+            f"{', '.join(foreign)}: of another version of the steps, with numbers that are used twice here; remove "
+            "their folders, or use another --logdir"
+        )
+    if len(compared) > 1:
+        _warn(f"{len(compared)} ladders: the runs differ in device, data, model or image size")
+    if args.plot:
+        from walkthrough.compare.figures import plot
+
+        if len(compared) > 1:
+            _warn(f"only the first is drawn, from {compared[0].baseline.device}")
+        plot(compared[0], args.plot)
+        _warn(f"drawn: {args.plot}")
+    if args.json:
+        print(json.dumps(comparison(compared, _unless_broken(roofs.read, args.logdir)), indent=2))
+        return 0
+    from walkthrough.terminal import console
+
+    used, problems = gpu_use(args.logdir, results)
+    for problem in problems:
+        _warn(f"no figures from a trace: {problem}")
+    limit, missing = _unless_broken(roofs.read, args.logdir), _unless_broken(steps_not_run, args.logdir) or []
+    print_ladders(compared, console(), used, limit, missing)
+    return 0
+
+
+def _warn(text: str) -> None:
+    print(printable(text), file=sys.stderr)
+
+
+def _unless_broken(read: Callable[[Path], T], logdir: Path) -> T | None:
+    """What `read` returns for a folder; None, and a line on stderr, where that is broken."""
+    try:
+        return read(logdir)
+    except InputError as error:
+        _warn(f"skipped: {error}")
+        return None
+
+
+def of_other_versions(compared: Sequence[Ladder]) -> list[str]:
+    """The steps that are none of `steps/`, but share their number with another step of their ladder."""
+    steps = []
+    for ladder in compared:
+        numbers = Counter(short_name(row.result.step) for row in ladder.rows)
+        steps += [step for step in (row.result.step for row in ladder.rows) if numbers[short_name(step)] > 1]
+    return [printable(step) for step in steps if not (ROOT / "steps" / f"{step}.py").exists()]
+
+
+def comparison(compared: Sequence[Ladder], limit: Limit | None = None) -> dict[str, Any]:
+    """The object that `compare --json` prints, from `ladders`.
+
+    Rows of another ladder than the first have null for `relative`, `relative_low`, `relative_high` and `resolved`:
+    their setup is not the baseline's. limit: without, and for rows of another setup, the shares of peaks are null.
+    """
+    rows = []
+    for number, ladder in enumerate(compared):
+        known = limit if limit and limit.setup.matches(ladder.baseline.setup) else None
+        for row in ladder.rows:
+            relative = row.relative if number == 0 else None
+            rows.append(
+                row.result.as_json()
+                | {
+                    "relative": relative and relative.ratio,
+                    "relative_low": relative and relative.low,
+                    "relative_high": relative and relative.high,
+                    "resolved": relative and relative.resolved,
+                    "acts": row.acts,
+                    "needs": row.result.needs,
+                }
+                | (known.shares(row.result) if known else roofs.NO_SHARES)
+            )
+    return {"baseline": compared[0].baseline.step, "rows": rows}
+
+
+def ladder_table(
+    ladder: Ladder,
+    limit: Limit | None = None,
+    used: Mapping[str, GpuUse] | None = None,
+    missing: Sequence[NotRun] = (),
+    numbered: Sequence[str] = (),
+) -> Table:
+    """Every column of a ladder, of which terminals and pages show some.
+
+    limit: of this ladder's setup; see `roofs`. used: {step: `GpuUse`} from `gpu_use`; steps without have "-". missing:
+    steps that were not run, as rows in their places. numbered: notes that rows have marks of, counted from 1.
+    """
+    units = units_column(used or {})
+
+    def cells(row: Row) -> dict[str, Cell]:
+        result, known = row.result, RELATIVE.get(row.result.step)
+        use = (used or {}).get(result.step)
+        low, high = spread(result)
+        marks = ",".join(str(number) for number, note in enumerate(numbered, start=1) if note in result.notes)
+        arithmetic, memory = (limit.shares(result) if limit else roofs.NO_SHARES).values()
+        return {
+            "step": printable(result.step) + (f" [{marks}]" if marks else ""),
+            "batch": result.batch_size,
+            "images/s": result.samples_per_second.median,
+            GAINS[0]: row.gain or row.needs,
+            GAINS[1]: "1.00x" if result is ladder.baseline else row.relative if row.acts else "",
+            "windows": f"{low:.1f} to {high:.1f}",
+            "rounds": len(row.rounds),
+            "step\nms": result.step_ms.median,
+            "window\n±": half_spread(result),
+            "memory\nMB": result.peak_memory_bytes.allocated / 1e6,
+            "batch\nMB": result.batch_bytes / 1e6,
+            LIMIT[0]: limit and limit.share_of_limit(result),
+            ROOFS[0]: arithmetic,
+            ROOFS[1]: memory,
+            BUSY: use and use.utilization,
+            units: use and use.tensor_cores,
+            "original": f"{known:.2f}x" if known else "",
+        }
+
+    rows = [(row.result.step, cells(row)) for row in ladder.rows]
+    rows += [(row.step, {"step": printable(row.step, 80), "images/s": "not run"}) for row in missing]
+    rows = [row for _, row in sorted(rows, key=lambda named: named[0])]
+    return Table("ladder", rows, templates=TEMPLATES | dict.fromkeys((BUSY, units), "{:.0%}"))
+
+
+def units_column(used: Mapping[str, GpuUse]) -> str:
+    """The column of what the GPU's maker calls Tensor Cores."""
+    return next((use.matrix_units for use in used.values()), "Tensor Cores").replace(" ", "\n")
+
+
+def page_table(
+    ladder: Ladder, limit: Limit | None = None, steps: Collection[str] | None = None, gains: bool = True
+) -> str:
+    """A ladder as a Markdown table. limit: see `ladder_table`.
+
+    steps: only these rows, by default all. gains: with the columns that compare a step with others.
+    """
+    table = ladder_table(ladder, limit)
+    rows = [row for row in table.rows if steps is None or row["step"] in steps]
+    shown = [column for column in PAGE if (limit or column not in LIMIT) and (gains or column not in GAINS)]
+    return Table(table.name, rows, templates=table.templates).markdown(["step", *shown], as_code=["step"])
+
+
 def print_ladders(
     ladders: Sequence[Ladder],
-    to: Console,
+    to: "Console",
     used: Mapping[str, GpuUse] | None = None,
     limit: Limit | None = None,
     missing: Sequence[NotRun] = (),
 ) -> None:
     """Print every ladder with its notes to the console `to`.
 
-    used: see `columns.columns`. limit: shown with the ladders of its setup. missing: the steps of the first
+    used, limit: see `ladder_table`; the limit is shown with the ladders of its setup. missing: the steps of the first
     ladder that were not run.
     """
     if len(ladders) > 1:
@@ -61,33 +275,27 @@ def print_ladders(
 
 
 def _print_ladder(
-    ladder: Ladder,
-    to: Console,
-    used: Mapping[str, GpuUse],
-    limit: Limit | None,
-    missing: Sequence[NotRun],
+    ladder: Ladder, to: "Console", used: Mapping[str, GpuUse], limit: Limit | None, missing: Sequence[NotRun]
 ) -> None:
-    base = ladder.baseline
-    steps = {row.result.step for row in ladder.rows}
-    cost = (*COST, *(ORIGINAL if beside_original(ladder) else ()))
-    groups = [SPEED, *([LIMIT] if limit else []), cost]
-    groups += [TRACED] if steps & used.keys() else []
-    by_name = columns(ladder, used, limit, missing)
-    groups[2:2] = [ROOFS] if ROOFS[0] in by_name else []
-    notes = notes_of(ladder)
+    from rich.markup import escape
+    from rich.text import Text
+
+    base, notes = ladder.baseline, notes_of(ladder)
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
     numbered = [note for note in notes if note not in everywhere]
-    names = [
-        Text(printable(row.step, 80)) if isinstance(row, NotRun) else _marked(row.result, numbered)
-        for row in rows_of(ladder, missing)
-    ]
+    table = ladder_table(ladder, limit, used, missing, numbered)
+    has_roofs = any(row.get(column) is not None for row in table.rows for column in ROOFS)
+    has_traces = any(row.result.step in used for row in ladder.rows)
+    groups = [SPEED, *([LIMIT] if limit else []), *([ROOFS] if has_roofs else [])]
+    groups += [(*COST, "original") if beside_original(ladder) else COST]
+    groups += [(BUSY, units_column(used))] if has_traces else []
     to.print(
         f"\n[bold]{escape(printable(base.model))}[/], {escape(printable(base.data_label))}, {base.size_label}, on "
         f"[bold]{escape(printable(base.device))}[/] ({base.environment.cores} CPU cores), "
         f"torch {escape(printable(base.environment.torch))}\n"
     )
-    for table in _tables(names, [[by_name[name] for name in group] for group in groups], to):
-        to.print(table)
+    for columns in _fitting(table, groups, to):
+        to.print(table.rich(columns))
         to.print()
     to.print(Text(summary(ladder), "bold"))
     if max(half_spread(row.result) for row in ladder.rows) > UNSTEADY:
@@ -100,27 +308,42 @@ def _print_ladder(
         )
     if not is_first_step(base):
         to.print(Text(f"No run of 00_baseline is here: everything is relative to {printable(base.step)}.", "yellow"))
-    for note in everywhere:
-        to.print(Text(f"All: {printable(note)}.", "yellow"))
-    for number, note in enumerate(numbered, start=1):
-        to.print(Text(f"[{number}] {printable(note)}", "yellow"))
-    for not_run in missing:
-        to.print(Text(f"{printable(not_run)}.", "yellow"))
-    to.print(Text(_legend(ladder, groups, limit, matrix_units(used)), "dim"))
+    remarks = [f"All: {printable(note)}." for note in everywhere]
+    remarks += [f"[{number}] {printable(note)}" for number, note in enumerate(numbered, start=1)]
+    for remark in (*remarks, *(f"{printable(not_run)}." for not_run in missing)):
+        to.print(Text(remark, "yellow"))
+    to.print(Text(_legend(ladder, limit, has_roofs, units_column(used) if has_traces else None), "dim"))
 
 
-def _legend(ladder: Ladder, groups: Collection[tuple[str, ...]], limit: Limit | None, units: str) -> str:
+def _fitting(table: Table, groups: Iterable[Sequence[str]], to: "Console") -> list[list[str]]:
+    """The columns of as few tables as the console's width allows, each of one group or more, in order."""
+    tables: list[list[str]] = []
+    for group in groups:
+        joined = [*(tables[-1] if tables else ["step"]), *group]
+        width = to.measure(table.rich(joined), options=to.options.update(max_width=1000)).maximum
+        if tables and width <= to.width:
+            tables[-1] = joined
+        else:
+            tables.append(["step", *group])
+    return tables
+
+
+def beside_original(ladder: Ladder) -> bool:
+    """True for a ladder that is shown next to the published one: of its model, from its baseline on."""
+    return is_first_step(ladder.baseline) and ladder.baseline.model == MODEL
+
+
+def _legend(ladder: Ladder, limit: Limit | None, has_roofs: bool, units: str | None) -> str:
+    """What the columns are. units: the last one's header, None where no row has a GPU's trace."""
     on_cpu = ladder.baseline.device_type == "cpu"
     memory = "the profiler's peak (weights not in it)" if on_cpu else "the GPU allocator's peak"
-    traced = OF_TRACES.format(units) if TRACED in groups else NO_GPU if on_cpu else ""
-    original = (
-        f"original: as published for a {published.DEVICE} at 224 px, against its own baseline; not measured here."
-    )
+    traced = OF_TRACES.format(units.replace("\n", " ")) if units else NO_GPU if on_cpu else ""
+    original = f"original: as published for a {DEVICE} at 224 px, against its own baseline; not measured here."
     return (
         f"{intervals(ladder)}\n"
         "images/s: the median timed window, no profiler running; window ±: half the windows' range. "
         f"memory: {memory}. batch MB: what a batch moves to the device.\n"
-        f"{_of_limit(limit) if limit else ''}{OF_ROOFS if ROOFS in groups else ''}{traced}"
+        f"{_of_limit(limit) if limit else ''}{OF_ROOFS if has_roofs else ''}{traced}"
         f"{original if beside_original(ladder) else ''}"
     ).rstrip()
 
@@ -134,30 +357,81 @@ def _of_limit(limit: Limit) -> str:
     )
 
 
-def _tables(names: Sequence[Text], groups: Iterable[list[Column]], to: Console) -> list[Table]:
-    """As few tables as the console's width allows, each of one group of columns or more, in order."""
-    tables: list[list[Column]] = []
-    for group in groups:
-        joined = [*tables[-1], *group] if tables else group
-        width = to.measure(_table(names, joined), options=to.options.update(max_width=1000)).maximum
-        if tables and width <= to.width:
-            tables[-1] = joined
-        else:
-            tables.append(group)
-    return [_table(names, group) for group in tables]
-
-
-def _table(names: Sequence[Text], group: Iterable[Column]) -> Table:
-    headers = [column.header if "\n" in column.header else f"\n{column.header}" for column in group]
-    table = plain_table("\nstep", headers)
-    for cells in zip(names, *(column.cells for column in group), strict=True):
-        table.add_row(
-            *(Text(cell, "dim") if isinstance(cell, str) and cell.startswith("~") else cell for cell in cells)
+def intervals(ladder: Ladder) -> str:
+    """How to read the ladder's ratios, and what their intervals are from."""
+    (fewest, most), all_act = rounds_compared(ladder), len(ladder.acting) == len(ladder.rows)
+    if most == 1:
+        source = "of one round, so it has no run-to-run variation: `tour --rounds N`, `record --runs N`"
+    elif fewest == most:
+        source = f"over {most} rounds, in each of which {'every step' if all_act else 'both steps'} ran"
+    elif fewest > 1:
+        source = f"over the {fewest} to {most} rounds in which both steps ran"
+    else:
+        source = (
+            f"over the up to {most} rounds in which both steps ran; where there are none, as for a step that was run "
+            "again by itself, by the windows of two runs, so it has no run-to-run variation"
         )
-    return table
+    text = (
+        f"1.39x (1.31-1.48): times as fast, and the 95 % interval ({source}). ~: no measurable "
+        "difference, the interval includes 1; more rounds make it narrower."
+    )
+    return text if all_act else f"{text} {NO_EFFECT}"
 
 
-def _marked(result: Result, numbered: Sequence[str]) -> Text:
-    """A step's name with the numbers of its notes."""
-    marks = ",".join(str(number) for number, note in enumerate(numbered, start=1) if note in result.notes)
-    return Text.assemble(printable(result.step), (f" [{marks}]" if marks else "", "dim"))
+def notes_of(ladder: Ladder) -> list[str]:
+    """What the runs noted, each note once.
+
+    Without what steps without effect noted on it, where several need the same: their rows say what they need.
+    """
+    needs = Counter(row.needs for row in ladder.rows)
+    rows = [row for row in ladder.rows if row.acts or needs[row.needs] == 1]
+    return list(dict.fromkeys(note for row in rows for note in row.result.notes))
+
+
+def summary(ladder: Ladder) -> str:
+    """Where the ladder's top is reached, and which steps are faster or slower than the step before."""
+    if len(ladder.rows) == 1:
+        return f"Only {printable(ladder.baseline.step)} is here: there is nothing to compare it with."
+    later, idle = ladder.acting[1:], [row.result.step for row in ladder.rows[1:] if not row.acts]
+    gains = {row.result.step: row.gain for row in later if row.gain and row.gain.resolved}
+    faster = _listed("faster", ((step, gain.ratio) for step, gain in gains.items() if gain.ratio > 1))
+    slower = _listed("slower", ((step, gain.ratio) for step, gain in gains.items() if gain.ratio < 1))
+    which = "; ".join(filter(None, (faster, slower)))
+    text = (
+        f"{_top(ladder)}. Measurably different from the step before: {len(gains) or 'none'} of {len(later)}"
+        f"{f' ({which})' if which else ''}."
+    )
+    if not idle:
+        return text
+    steps = f"{len(idle)} steps have" if len(idle) > 1 else "1 step has"
+    return f"{text} {steps} no effect on this device ({', '.join(map(short_name, idle))})."
+
+
+def _top(ladder: Ladder) -> str:
+    """The first step that is as fast, as far as can be measured, as the one with the largest ratio; and that one."""
+    largest = max(ladder.acting, key=lambda row: row.relative.ratio)
+    if largest is ladder.rows[0]:
+        return "No step is faster than the baseline"
+
+    def as_fast(row: Row) -> bool:
+        return row.relative.resolved and row.relative.ratio > 1 and not ratio(largest.rounds, row.rounds).resolved
+
+    top = next(filter(as_fast, ladder.acting), largest)
+    unresolved = "" if top.relative.resolved else ", no measurable difference"
+    text = f"Top of the ladder: {printable(top.result.step)}, {top.relative} the baseline{unresolved}"
+    if top is not largest:
+        over = ratio(largest.rounds, top.rounds)
+        text += f"; {printable(largest.result.step)}, with the largest ratio, is {over} that, no measurable difference"
+    return text
+
+
+def _listed(word: str, steps: Iterable[tuple[str, float]]) -> str:
+    """ "faster: 02 1.21x, 04 1.30x"; "" for none."""
+    names = ", ".join(f"{short_name(step)} {ratio:.2f}x" for step, ratio in steps)
+    return f"{word}: {names}" if names else ""
+
+
+def short_name(step: str) -> str:
+    """A step's number, "02"; its name where it has none."""
+    number = step.partition("_")[0]
+    return number if number.isdecimal() else printable(step)

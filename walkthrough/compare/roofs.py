@@ -1,10 +1,14 @@
-"""How near the device's measured peaks a run is, from what `limit` counted and measured. Starts without torch."""
+"""How near the limit, and the device's measured peaks, a run is: what `limit` counted and measured, as it is read here.
 
+Starts without torch.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
-from walkthrough.results.result import Amount, Meta, Positive, Result, Setup, read_json, typed
+from walkthrough.results.result import Amount, Meta, Positive, PositiveInt, Result, Setup, Throughput, read_as
 
 FILE = "limit.json"
 SCHEMA = 4  # the first that counts the least bytes of a step
@@ -87,13 +91,70 @@ class Roofs:
 NO_SHARES: dict[str, float | None] = dict.fromkeys(("share_of_arithmetic_peak", "share_of_memory_roof"))
 
 
-def read(logdir: str | Path, no_links: bool = False) -> Roofs | None:
-    """The `Roofs` in a folder of runs; None where there are none, or an earlier version's.
+@dataclass(frozen=True)
+class Program:
+    """What the search for the limit varies. cudnn_benchmark, cuda_graphs: None where there is no GPU.
 
-    no_links: see `result.read_json`. Raises InputError for a broken file.
+    cuda_graphs: of compiled code, as in step 15.
+    """
+
+    batch_size: PositiveInt
+    layout: str
+    cudnn_benchmark: bool | None
+    compiled: bool
+    cuda_graphs: bool | None = field(default=None, kw_only=True)
+
+    @property
+    def kind(self) -> str:
+        """All but the batch size, for people: "compiled, channels last"."""
+        words = ["compiled" if self.compiled else "uncompiled", self.layout]
+        words += ["cudnn.benchmark"] if self.cudnn_benchmark else []
+        words += ["CUDA graphs"] if self.cuda_graphs else []
+        return ", ".join(words)
+
+
+@dataclass(frozen=True)
+class Speed(Program):
+    """How fast a program trains on one batch that is on the device already."""
+
+    samples_per_second: Throughput
+
+
+S = TypeVar("S", bound=Speed)
+
+
+def fastest_of(speeds: Sequence[S]) -> S:
+    """The one of most images/s."""
+    return max(speeds, key=lambda speed: speed.samples_per_second.median)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit(Roofs):
+    """What `compare` needs of `limit`. speeds: of all programs timed; quick: a smoke run; started: ISO 8601."""
+
+    quick: bool
+    started: str
+    speeds: Annotated[Sequence[Speed], Meta(min_length=1)]
+
+    @property
+    def fastest(self) -> Speed:
+        """The limit itself: the fastest of the speeds."""
+        return fastest_of(self.speeds)
+
+    @property
+    def batch_size(self) -> int:
+        """The fastest program's."""
+        return self.fastest.batch_size
+
+    def share_of_limit(self, result: Result) -> float:
+        """images/s of a run over those of the limit; of a run on several GPUs, over those of as many limits."""
+        return result.samples_per_second.median / (self.devices(result) * self.fastest.samples_per_second.median)
+
+
+def read(logdir: str | Path, no_links: bool = False) -> Limit | None:
+    """The `Limit` in a folder of runs; None where there is none.
+
+    no_links: see `result.read_json`. Raises InputError for a file that is broken, or another version's.
     """
     path = Path(logdir) / FILE
-    if not path.exists():
-        return None
-    value = read_json(path, no_links)
-    return typed(Roofs, value, path) if value.get("schema") == SCHEMA else None
+    return read_as(Limit, path, SCHEMA, no_links) if path.exists() else None

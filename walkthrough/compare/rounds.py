@@ -5,9 +5,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from walkthrough.compare.roofs import NO_SHARES
 from walkthrough.compare.statistics import Ratio, Rounds, ratio
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import (
@@ -22,9 +21,6 @@ from walkthrough.results.result import (
     read_result,
     run_files,
 )
-
-if TYPE_CHECKING:
-    from walkthrough.compare.columns import Limit
 
 Runs = Mapping[str, Rounds]  # {step: its windows, round by round}
 
@@ -205,32 +201,6 @@ def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Gp
             unit_name(analysis.trace),
         )
     return used, problems
-
-
-def comparison(compared: Sequence[Ladder], limit: "Limit | None" = None) -> dict[str, Any]:
-    """The object that `compare --json` prints, from `ladders`.
-
-    Rows of another ladder than the first have null for `relative`, `relative_low`, `relative_high` and `resolved`:
-    their setup is not the baseline's. limit: without, and for rows of another setup, the shares of peaks are null.
-    """
-    rows = []
-    for number, ladder in enumerate(compared):
-        known = limit if limit and limit.setup.matches(ladder.baseline.setup) else None
-        for row in ladder.rows:
-            relative = row.relative if number == 0 else None
-            rows.append(
-                row.result.as_json()
-                | {
-                    "relative": relative and relative.ratio,
-                    "relative_low": relative and relative.low,
-                    "relative_high": relative and relative.high,
-                    "resolved": relative and relative.resolved,
-                    "acts": row.acts,
-                    "needs": row.result.needs,
-                }
-                | (known.shares(row.result) if known else NO_SHARES)
-            )
-    return {"baseline": compared[0].baseline.step, "rows": rows}
 
 
 def traced(results: Sequence[Result]) -> Result:

@@ -54,9 +54,6 @@ class Output(NamedTuple):
     more: str = ""
 
 
-DEFAULT = Output()
-
-
 def run(args: argparse.Namespace) -> int:
     """Run the command with its parsed options; returns the exit code. Raises InputError."""
     if len(args.path) > 2:
@@ -74,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def print_traces(traces: Mapping[int | None, Path], output: Output = DEFAULT) -> None:
+def print_traces(traces: Mapping[int | None, Path], output: Output) -> None:
     """Explain the traces of one training, by rank: one by itself, several as ranks. Raises InputError."""
     ranks = {rank: path for rank, path in traces.items() if rank is not None}
     if len(ranks) > 1:
@@ -108,19 +105,17 @@ def _print_path(path: Path, output: Output) -> None:
         from walkthrough.compare.predictions import explain_runs
 
         return explain_runs(runs, path, output.as_json, output.max_size)
-    from walkthrough.results.folder import of_training, traces_in
+    from walkthrough.results.folder import traces_in
 
-    traces = traces_in(path)
-    training = of_training(traces)
-    if left_out := len(traces) - len(training):
+    training = traces_at(path)
+    if left_out := len(traces_in(path)) - len(training):
         count = f"{left_out} trace{'s' * (left_out > 1)}"
         _warn(f"{path}: traces of training are shown, by their names; {count} of other stages are left out")
-    ranks: dict[int | None, Path] = {**ranks_in(path)}
-    if len(training) > 1 and len(ranks) < 2:
+    if len(ranks := ranks_in(path)) > 1:
+        return _print_ranks(ranks, output)
+    if len(training) > 1:
         _warn(f"{path} holds {len(training)} traces, which name no ranks: the newest is read")
-    if len(ranks) > 1:
-        return print_traces(ranks, output)
-    return _print_newest(traces_at(path), output)
+    return _print_newest(training, output)
 
 
 def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
@@ -143,12 +138,7 @@ def _print_newest(traces: Sequence[Path], output: Output) -> None:
         write_page(_newest(traces, output.max_size, page_of), output.html)
         return print(f"written: {printable(output.html)}")
     report = _newest(traces, output.max_size)
-    if output.as_json:
-        return _print_json(report)
-    from walkthrough.explain.text import text
-    from walkthrough.terminal import print_text, screen
-
-    return print_text(text(report, output.everything, *screen(), output.more))
+    _show(output, report, lambda of, *screen: of.text(report, output.everything, *screen, output.more))
 
 
 def _one_trace_only(output: Output) -> None:
@@ -164,12 +154,8 @@ def _print_change(paths: Sequence[Path], output: Output) -> None:
     for report in reports:
         report["samples_per_step"] = report["samples_per_step"] or _batch_size(Path(report["file"]))
     changed = change(before, after)
-    if output.as_json:
-        return _print_json({"before": before, "after": after} | changed)
-    from walkthrough.explain.text import change_text
-    from walkthrough.terminal import print_text, screen
-
-    return print_text(change_text(before, after, changed, *screen()))
+    both = {"before": before, "after": after} | changed
+    _show(output, both, lambda of, *screen: of.change_text(before, after, changed, *screen))
 
 
 def _batch_size(trace: Path) -> int | None:
@@ -203,15 +189,11 @@ def _print_ranks(ranks: Mapping[int, Path], output: Output) -> None:
     from walkthrough.advice import comparison
 
     compared = comparison.ranks(reports)
-    if output.as_json:
-        step_us = [report["steps"]["mean_us"] for report in reports.values()]
-        spread = {"min": min(step_us), "mean": sum(step_us) / len(step_us), "max": max(step_us)}
-        rows = [report | {"rank": rank} for rank, report in reports.items()]
-        return _print_json({"ranks": rows, "mean_step_us": spread, "compared": compared})
-    from walkthrough.explain.text import ranks_text
-    from walkthrough.terminal import print_text, screen
-
-    return print_text(ranks_text(reports, compared, *screen()))
+    step_us = [report["steps"]["mean_us"] for report in reports.values()]
+    spread = {"min": min(step_us), "mean": sum(step_us) / len(step_us), "max": max(step_us)}
+    rows = [report | {"rank": rank} for rank, report in reports.items()]
+    value = {"ranks": rows, "mean_step_us": spread, "compared": compared}
+    _show(output, value, lambda of, *screen: of.ranks_text(reports, compared, *screen))
 
 
 def _newest(traces: Sequence[Path], max_size: int | None, of: Callable[..., Report] = report_of) -> Report:
@@ -236,5 +218,11 @@ def _warn(line: str) -> None:
     print(printable(line), file=sys.stderr)
 
 
-def _print_json(value: object) -> None:
-    print(json.dumps(value, indent=2, allow_nan=False))
+def _show(output: Output, value: object, text_of: Callable[..., str]) -> None:
+    """Print an object as JSON, or else as a text. text_of: called with the module of texts, a width and a colour."""
+    if output.as_json:
+        return print(json.dumps(value, indent=2, allow_nan=False))
+    from walkthrough.explain import text
+    from walkthrough.terminal import print_text, screen
+
+    return print_text(text_of(text, *screen()))

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
+from types import TracebackType
+from typing import Any, NoReturn
 
 from walkthrough.results import capture
 
@@ -69,42 +70,65 @@ def printable(text: object, width: int | None = None) -> str:
     return line if width is None or len(line) <= width else line[: width - 1] + "…"
 
 
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """End the program as the user needs it: exit code 2 and one line for an `InputError`, 130 for Ctrl-C.
+def exit_code(error: BaseException) -> int | None:
+    """Print the line of an error that the person at the keyboard can act on, and return the program's exit code.
 
-    Works as `with one_line_errors():` and as a decorator, `@one_line_errors()`. Running out of device memory
-    before training starts (moving the model, say) counts as input too, and so does a torch.compile that cannot. Every
-    other exception is a defect of ours and keeps its traceback and exit code 1.
+    2 for an `InputError`, for memory that ran out before training starts (moving the model, say) and for a
+    torch.compile that cannot; 130 for Ctrl-C. None for every other error: a defect of ours, which keeps its traceback.
     """
-    if capture.current.get():  # who captures the program handles its errors
-        yield
-        return
-    try:
-        yield
-    except InputError as error:
-        _exit(2, error)
-    except KeyboardInterrupt:
-        _exit(130, "interrupted; every run that was complete is kept")
-    except Exception as error:
-        if not is_out_of_memory(error):
-            if message := compile_failure(error):
-                _exit(2, message)
-            raise
-        if type(error) is MemoryError:
-            _exit(2, "out of memory: this machine has too little for it")
-        _exit(2, "out of memory on the device before the first batch: free the GPU or choose a smaller --model")
-
-
-def _exit(code: int, message: object) -> NoReturn:
+    code = 2
+    if isinstance(error, InputError):
+        message: object = error
+    elif isinstance(error, KeyboardInterrupt):
+        code, message = 130, "interrupted; every run that was complete is kept"
+    elif type(error) is MemoryError:
+        message = "out of memory: this machine has too little for it"
+    elif is_out_of_memory(error):
+        message = "out of memory on the device before the first batch: free the GPU or choose a smaller --model"
+    else:
+        message = compile_failure(error)
+    if message is None:
+        return None
     program = Path(sys.argv[0])
     name = program.parent.name if program.name == "__main__.py" else program.stem
     print(f"{name}: {printable(message)}", file=sys.stderr)
-    raise SystemExit(code)
+    return code
+
+
+def exit_in_one_line() -> None:
+    """From now on, an error that nobody catches ends this program by its `exit_code`.
+
+    A `sys.excepthook`: who calls a program's `main()` gets the error itself, and the processes that multiprocessing
+    starts report their own. SystemExit that it raises becomes the exit code, after what `atexit` holds.
+    """
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, traceback: TracebackType | None) -> None:
+        code = exit_code(error)
+        if code is not None:
+            raise SystemExit(code)
+        before(kind, error, traceback)
+
+    sys.excepthook = hook
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """For the programs that still catch: see `exit_in_one_line`."""
+    try:
+        yield
+    except (Exception, KeyboardInterrupt) as error:
+        if capture.current.get() or (code := exit_code(error)) is None:
+            raise
+        raise SystemExit(code) from error
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line and exit code 2, without the usage text."""
+    """A program's argument parser: from `parse_args` on, errors are one line and exit code 2, its own without usage."""
+
+    def parse_args(self, *args: Any, **more: Any) -> Any:
+        exit_in_one_line()
+        return super().parse_args(*args, **more)
 
     def error(self, message: str) -> NoReturn:
         print(f"{self.prog}: {message} (see --help)", file=sys.stderr)
@@ -124,6 +148,14 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
         return number
 
     return convert
+
+
+def add_number(
+    parser: argparse.ArgumentParser, option: str, text: str, low: int, high: int, default: int | None = None
+) -> None:
+    """Add an option that takes a whole number from `low` to `high`; its help says the default, if it has one."""
+    text = text if default is None else f"{text} (default: {default})"
+    parser.add_argument(option, type=whole_number(low, high), default=default, metavar="N", help=text)
 
 
 def whole_numbers(low: int, high: int) -> Callable[[str], list[int]]:

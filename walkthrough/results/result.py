@@ -5,22 +5,18 @@ import json
 import os
 import statistics
 import tempfile
-import types
-import typing
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields, is_dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 try:
-    import msgspec
-    from msgspec import Meta  # pyright: ignore[reportAssignmentType]  # another of the same use is below
-except ImportError:  # a recording needs no more than torch, torchvision and tensorboard
-    msgspec = None
+    from msgspec import Meta
+except ImportError:  # a step, which only writes its result, needs no more than torch, torchvision and tensorboard
 
-    def Meta(**limits: float | str) -> tuple:  # the limits of a field, which nobody checks then
-        return tuple(limits.items())
+    def Meta(**limits: float | str) -> tuple:  # pyright: ignore[reportRedeclaration]  # which nobody checks then
+        return tuple(limits)
 
 
 from walkthrough.results import privacy
@@ -218,10 +214,10 @@ def write_json(path: str | Path, value: object) -> None:
     write_whole(path, json.dumps(value, indent=2) + "\n")
 
 
-def write_whole(path: str | Path, content: str | bytes) -> None:
+def write_whole(path: str | Path, content: str | bytes, mode: int = 0o666) -> None:
     """Write text or bytes to a file next to `path`, then rename it: nobody ever sees half a file.
 
-    Raises InputError, also where something else than a file is there, such as a device: it would be gone.
+    mode: who may read it. Raises InputError, also where something else than a file is there: a device would be gone.
     """
     path = Path(path)
     if path.exists() and not path.is_file():
@@ -229,7 +225,7 @@ def write_whole(path: str | Path, content: str | bytes) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     with writing(path):
         try:
-            with open_new(partial) as file:
+            with open_new(partial, mode) as file:
                 file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -250,7 +246,9 @@ def writing(path: str | Path) -> Iterator[None]:
 
 
 def check_writable(folder: str | Path) -> None:
-    """Raise InputError where nothing can be written into the folder."""
+    """Make a folder, if it is not there. Raises InputError where nothing can be written into it."""
+    with writing(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
     with writing(folder), tempfile.TemporaryFile(dir=folder):
         pass
 
@@ -311,24 +309,14 @@ def read_as(kind: type[T], path: str | Path, schema: int, no_links: bool = False
 def typed(kind: type[T], value: dict[str, Any], path: str | Path) -> T:
     """JSON's objects and lists as a dataclass, checked by its annotations (types, and limits by msgspec's `Meta`).
 
-    Where msgspec is not installed nothing is checked: a machine that only records reads only what it has just
-    written. path: the file that the value is from. Raises InputError that names it and what is wrong.
+    path: the file that the value is from. Raises InputError that names it and what is wrong.
     """
+    import msgspec
+
     try:
-        return msgspec.convert(value, kind) if msgspec else _constructed(kind, value)
-    except (ValueError, TypeError, KeyError) as error:  # msgspec's ValidationError is a ValueError
+        return msgspec.convert(value, kind)
+    except ValueError as error:  # msgspec's ValidationError is one
         raise InputError(f"{path} is broken: {error}") from error
-
-
-def _constructed(kind: Any, value: Any) -> Any:
-    if isinstance(kind, type) and is_dataclass(kind):
-        hints = typing.get_type_hints(kind)
-        return kind(**{name: _constructed(hint, value[name]) for name, hint in hints.items() if name in value})
-    if typing.get_origin(kind) is list:
-        return [_constructed(typing.get_args(kind)[0], item) for item in value]
-    if typing.get_origin(kind) in (types.UnionType, typing.Union) and value is not None:
-        return _constructed(typing.get_args(kind)[0], value)
-    return value
 
 
 def read_results(logdir: str | Path) -> tuple[list[Result], list[str]]:
@@ -372,12 +360,10 @@ def write_not_run(folder: str | Path, step: str, reason: str) -> None:
 
 def read_not_run(path: str | Path) -> NotRun:
     """The `NotRun` in a file. Raises InputError that names it where it is broken."""
-    value = read_json(path)
-    if set(value) != {"step", "reason"} or not all(isinstance(text, str) and text for text in value.values()):
-        raise InputError(f"{path} is broken: it should hold a step and a reason")
-    if value["step"] != Path(path).parent.name:
-        raise InputError(f"{path} is broken: it is of {printable(value['step'], 80)}")
-    return NotRun(**value)
+    not_run = typed(NotRun, read_json(path), path)
+    if not_run.step != Path(path).parent.name:
+        raise InputError(f"{path} is broken: it is of {printable(not_run.step, 80)}")
+    return not_run
 
 
 def steps_not_run(folder: str | Path) -> list[NotRun]:

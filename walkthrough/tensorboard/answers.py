@@ -2,7 +2,6 @@
 
 import atexit
 import gzip
-import hashlib
 import io
 import json
 import logging
@@ -10,7 +9,6 @@ import math
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import tempfile
@@ -20,20 +18,17 @@ import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
-from functools import cache, cached_property
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import printable
-from walkthrough.results.files import not_plain, open_plain
-from walkthrough.tensorboard.worker import SECONDS_VARIABLE, Job, Kind, Outcome, limits
+from walkthrough.results.files import open_plain
+from walkthrough.tensorboard.worker import SECONDS_VARIABLE, Outcome, Question, limits
 
 log = logging.getLogger("walkthrough")
-# What answers depend on: the rooms that compute them, and the texts of times and sizes in them.
-CODE = tuple(ROOT / "walkthrough" / name for name in ("trace", "advice", "tensorboard", "terminal.py"))
 # The warnings that are left out are torch-tb-profiler's: it was written for old pandas.
 PROGRAM = ("-W", "ignore", "-m", "walkthrough.tensorboard.worker")
 SETTLE_SECONDS = 1.0  # since a trace was last written to: until then it may be incomplete
@@ -45,46 +40,6 @@ MOST_WAITING = 100  # urgent questions: those asked first are dropped, and asked
 PATIENCE = 6  # times a child's seconds of the CPU: it is killed, whatever it waits for
 
 Answer = tuple[Literal["ready"], bytes] | tuple[Literal["reading"], None] | tuple[Literal["failed"], str]
-
-
-@dataclass(frozen=True)
-class Question:
-    """What is asked of a trace; after any change of the file it is another question.
-
-    size: -1 for a remote file, of which nothing else is known. options: the first and the last step of "lanes", each
-    None where it is left to the answer; name, pid, tid, at_us and duration_us of an "event", see `reader.event`; of
-    "profile" the names of the worker and its span's number or None; of "view" the file of its profile's counters.
-    """
-
-    kind: Kind
-    path: str
-    size: int
-    mtime_ns: int
-    options: tuple[Any, ...] = ()
-
-    @classmethod
-    def of(cls, kind: Kind, path: Path, options: tuple[Any, ...] = ()) -> "Question":
-        """About a local file as it is now. Raises OSError, also where it is a link or a pipe by now."""
-        status = os.lstat(path)
-        if not stat.S_ISREG(status.st_mode):
-            raise not_plain(status.st_mode, path)
-        return cls(kind, str(path), status.st_size, status.st_mtime_ns, options)
-
-    @cached_property
-    def key(self) -> str:
-        """The answer's: another one also for other code, and another Python, which pickles otherwise."""
-        parts = (*vars(self).values(), sys.version_info[:2], hash_of_code(CODE))
-        return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogateescape")).hexdigest()
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether it is about a file that is not on this machine."""
-        return self.size < 0
-
-    @property
-    def file(self) -> str:
-        """The trace's file name."""
-        return Path(self.path).name
 
 
 class Died(Exception):
@@ -257,8 +212,7 @@ class Answers:
             return None
 
     def _compute(self, child: "Child", question: Question, into: Path) -> Outcome:
-        path = self._local(question.path)
-        job = Job(question.kind, path, question.size, question.mtime_ns, question.options, str(into))
+        job = replace(question, path=self._local(question.path), into=str(into))
         try:
             is_used = child.is_running
             outcome = Outcome(**json.loads(child.ask(job)))
@@ -301,7 +255,7 @@ class Child:
         """Whether the next job is not the first of its process."""
         return self._process is not None
 
-    def ask(self, job: Job) -> bytes:
+    def ask(self, job: Question) -> bytes:
         """Wait for the line that it answers with. Raises Died, or TooLong."""
         with self._lock:
             if self._closed:
@@ -459,10 +413,3 @@ def _is_usable(folder: Path) -> bool:
 def _is_private(status: os.stat_result) -> bool:
     """Whether a file or folder is the user's, and nobody else can write to it; True where the system does not say."""
     return not hasattr(os, "getuid") or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
-
-
-@cache
-def hash_of_code(paths: tuple[Path, ...]) -> str:
-    """A hash of Python files, and of those in some folders: what is computed by other code has another key."""
-    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()

@@ -14,7 +14,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import count
 from pathlib import Path
 
 from tensorboard.plugins.base_plugin import TBContext
@@ -72,16 +71,13 @@ def folders_below(roots: Iterable[tuple[str, str]]) -> Iterator[Folder]:
             waiting += sorted(subfolders)
             if files:
                 name = "/".join([*filter(None, [prefix]), *folder.relative_to(root).parts]) or root.name or str(root)
-                name = next(name for name in _alternatives(well_formed(name)) if name not in names)
+                first, number = (name := well_formed(name)), 2
+                while name in names:
+                    name, number = f"{first} ({number})", number + 1
                 names.add(name)
                 yield Folder(name, folder, files)
         if waiting:
             _say_cut(root)
-
-
-def _alternatives(name: str) -> Iterator[str]:
-    yield name
-    yield from (f"{name} ({number})" for number in count(2))
 
 
 @cache
@@ -199,7 +195,10 @@ class Runs:
         begun = time.monotonic()
         try:
             self._seen = {folder.path: (folder, self._looked_at(folder)) for folder in folders_below(self.roots)}
-            self._read_headers()
+            ends = time.monotonic() + HEADERS_SECONDS
+            for path, (folder, run) in self._seen.items():
+                if run and run.has_ranks is None and time.monotonic() < ends:
+                    self._seen[path] = folder, replace(run, has_ranks=_has_ranks(run.training))
             runs = sorted((run for _, run in self._seen.values() if run), key=lambda run: natural(run.name))
             if (by_name := {run.name: run for run in runs}) != self._runs:
                 self._runs = by_name
@@ -222,13 +221,6 @@ class Runs:
                 log.exception("%s", printable(folder.path))
             problem = f"{folder.path} cannot be shown: {type(error).__name__}: {error}"
             return Run(folder.name, folder.path, {}, None, problem, [], [], False)
-
-    def _read_headers(self) -> None:
-        """Find out which runs have ranks, as far as there is time."""
-        ends = time.monotonic() + HEADERS_SECONDS
-        for path, (folder, run) in self._seen.items():
-            if run and run.has_ranks is None and time.monotonic() < ends:
-                self._seen[path] = folder, replace(run, has_ranks=_has_ranks(run.training))
 
     def run(self, name: str) -> Run:
         """The `Run` of that name; raises InputError where there is none."""
@@ -259,21 +251,14 @@ def _run(folder: Folder, has_ranks: bool | None = None) -> Run | None:
 
 
 def _has_ranks(traces: list[Path]) -> bool:
-    """Whether the headers of the newest traces name more than one rank."""
+    """Whether the headers of the newest traces name more than one rank, as far as their begins show."""
     ranks = set()
     for path in traces[:MOST_RANKS]:
-        ranks |= {_rank(path)} - {None}
+        with suppress(OSError, EOFError, zlib.error), open_plain(path, no_links=True) as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            begin = gzip.GzipFile(fileobj=file).read(HEADER_BYTES) if packed else file.read(HEADER_BYTES)
+            ranks.update(map(int, _RANK.findall(begin)[:1]))
         if len(ranks) > 1:
             return True
     return False
-
-
-def _rank(path: Path) -> int | None:
-    """The rank that a trace's header names, as far as its begin shows; None where it names none."""
-    with suppress(OSError, EOFError, zlib.error), open_plain(path, no_links=True) as file:
-        packed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        begin = gzip.GzipFile(fileobj=file).read(HEADER_BYTES) if packed else file.read(HEADER_BYTES)
-        found = _RANK.search(begin)
-        return int(found[1]) if found else None
-    return None

@@ -25,16 +25,16 @@ from werkzeug import wrappers
 from werkzeug.wsgi import wrap_file
 
 from walkthrough.advice import comparison
-from walkthrough.compare import published, roofs, rounds, statistics
-from walkthrough.compare.summary import intervals, notes_of, summary
+from walkthrough.compare import roofs, rounds, statistics
+from walkthrough.compare.ladder import DEVICE, MODEL, RELATIVE, intervals, notes_of, summary
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.files import open_plain
 from walkthrough.results.result import Result
 from walkthrough.tensorboard import profiler_pages
-from walkthrough.tensorboard.answers import Answer, Answers, Kept, Question, cache_folder
+from walkthrough.tensorboard.answers import Answer, Answers, Kept, cache_folder
 from walkthrough.tensorboard.log_folders import MOST_RANKS, Run, Runs, roots_of
-from walkthrough.tensorboard.worker import Kind
+from walkthrough.tensorboard.worker import Kind, Question
 from walkthrough.terminal import micro_sign
 from walkthrough.trace.reader import as_number
 
@@ -60,7 +60,7 @@ RESULT_FIELDS = (
     *("peak_memory_bytes", "batch_bytes"),
 )
 
-ORIGINAL = {"device": published.DEVICE, "model": published.MODEL, "relative": published.RELATIVE}
+ORIGINAL = {"device": DEVICE, "model": MODEL, "relative": RELATIVE}
 
 Route = Callable[[wrappers.Request], "dict[str, Any] | wrappers.Response"]
 
@@ -72,8 +72,6 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
 
     def __init__(self, context: base_plugin.TBContext) -> None:
         self.runs, self.flags = Runs(roots_of(context)), context.flags
-        # what `_runs` has answered, of which runs
-        self._listed: tuple[dict[str, Run] | None, dict[str, Any]] = None, {}
         self.answers = Answers(Kept(cache_folder(), DISK_LIMIT, ".json.gz"), WORKERS)
         self._comparing = threading.Lock()  # the numbers of a run's ranks are in memory once
 
@@ -104,11 +102,20 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         for run in islice((run for run in runs.values() if run.traces), READ_AHEAD):
             with suppress(OSError):  # it vanishes meanwhile
                 self.answers.ask(Question.of("digest", run.trace()), urgent=False)
-        listed, answer = self._listed
-        if runs is not listed:
-            answer = _listed(runs.values())
-            self._listed = runs, answer
-        return answer | {"runs": None} if answer["version"] == request.args.get("known") else answer
+        rows = [
+            {
+                "name": printable(run.name),
+                "key": run.name,
+                "traces": list(run.traces),
+                "versions": run.versions,
+                "has_ranks": bool(run.has_ranks),
+                "step": run.result and run.result.step,
+                "problem": run.problem and printable(run.problem),
+            }
+            for run in runs.values()
+        ]
+        version = hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+        return {"version": version, "runs": None if version == request.args.get("known") else rows}
 
     def _ladders(self, request: wrappers.Request) -> dict[str, Any]:
         """{"ladders": [{title, baseline, rows, …}], "original": {device, model, relative}, "problems": [text]}.
@@ -116,17 +123,14 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         summary, intervals: texts of a ladder, as `compare` prints them. Each ladder in the log folders,
         as `compare --json` prints it, and the published one. problems: which ladders cannot be shown, and why.
         """
-        folders: dict[Path, list[Run]] = {}
-        for run in self.runs.latest().values():
-            if run.result:
-                folders.setdefault(run.folder.parent, []).append(run)
+        runs = [run for run in self.runs.latest().values() if run.result]
+        run_of = {id(run.result): run for run in runs}
         ladders, problems = [], []
-        for folder, runs in folders.items():
+        for folder in dict.fromkeys(run.folder.parent for run in runs):
             measured = _measured(folder)
-            run_of = {id(run.result): run for run in runs}
-            for group in rounds.by_setup(run.result for run in runs if run.result):
+            for group in rounds.by_setup(run.result for run in runs if run.result and run.folder.parent == folder):
                 try:
-                    ladder = _ladder(folder.name, [(result, run_of[id(result)]) for result in group], measured)
+                    ladder = _ladder(folder.name, group, run_of, measured)
                     json.dumps(ladder, allow_nan=False)  # else one of them would take the others away
                     ladders.append(ladder)
                 except Exception as error:
@@ -194,22 +198,6 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
         return http_util.Respond(request, answer, "application/json", content_encoding="gzip")
 
 
-def _listed(runs: Iterable[Run]) -> dict[str, Any]:
-    rows = [
-        {
-            "name": printable(run.name),
-            "key": run.name,
-            "traces": list(run.traces),
-            "versions": run.versions,
-            "has_ranks": bool(run.has_ranks),
-            "step": run.result and run.result.step,
-            "problem": run.problem and printable(run.problem),
-        }
-        for run in runs
-    ]
-    return {"version": hashlib.sha256(json.dumps(rows).encode()).hexdigest(), "runs": rows}
-
-
 def _answer(answers: Answers, kind: Kind, path: Path, options: tuple[Any, ...] = ()) -> Answer:
     try:
         return answers.get(Question.of(kind, path, options))
@@ -250,10 +238,9 @@ def _measured(folder: Path) -> roofs.Roofs | None:
         return None
 
 
-def _ladder(folder: str, runs: list[tuple[Result, Run]], measured: roofs.Roofs | None) -> dict[str, Any]:
-    """One of the `_ladders`, from the results of one setup and their runs."""
-    run_of = {id(result): run for result, run in runs}
-    ladder = rounds.ladder([result for result, _ in runs], {result.step: run.rounds() for result, run in runs})
+def _ladder(folder: str, results: list[Result], run_of: dict[int, Run], measured: roofs.Roofs | None) -> dict[str, Any]:
+    """One of the `_ladders`, from the results of one setup. run_of: by a result's `id`."""
+    ladder = rounds.ladder(results, {result.step: run_of[id(result)].rounds() for result in results})
     base, notes = ladder.baseline, set(notes_of(ladder))
     known = measured if measured and measured.setup.matches(base.setup) else None
     rows = [
@@ -285,20 +272,15 @@ def _row(row: rounds.Row, run: Run, notes: Collection[str]) -> dict[str, Any]:
         "high": high,
         "windows": sum(map(len, row.rounds.values())),
         "rounds": len(row.rounds),
-        "relative": _relative(row),
+        "relative": _ratio(row.relative) if row.acts else None,
         "gain": row.gain and _ratio(row.gain),
         "has_trace": bool(run.traces),
     }
 
 
-def _relative(row: rounds.Row) -> dict[str, Any] | None:
-    if row.relative is statistics.SAME:  # the baseline, not grey
-        return asdict(row.relative) | {"resolved": True, "text": "1.00x"}
-    return _ratio(row.relative) if row.acts else None
-
-
 def _ratio(ratio: statistics.Ratio) -> dict[str, Any]:
-    return asdict(ratio) | {"resolved": ratio.resolved, "text": str(ratio)}
+    is_baseline = ratio is statistics.SAME  # which is not grey
+    return asdict(ratio) | {"resolved": is_baseline or ratio.resolved, "text": "1.00x" if is_baseline else str(ratio)}
 
 
 def json_app(answer: Route) -> "WSGIApplication":
@@ -333,16 +315,15 @@ def _file(route: str, content_type: str) -> Route:
 
 
 def _plotly(request: wrappers.Request) -> wrappers.Response:
-    content = _gzipped_plotly()
-    if content is None:
-        raise InputError("plotly is not installed: pip install plotly")
-    return http_util.Respond(request, content, "application/javascript", content_encoding="gzip", expires=A_DAY)
+    script = _gzipped_plotly()
+    return http_util.Respond(request, script, "application/javascript", content_encoding="gzip", expires=A_DAY)
 
 
 @cache
-def _gzipped_plotly() -> bytes | None:
-    script = profiler_pages.plotly_js()
-    return script and gzip.compress(script, 6)
+def _gzipped_plotly() -> bytes:
+    if script := profiler_pages.plotly_js():
+        return gzip.compress(script, 6)
+    raise InputError("plotly is not installed: pip install plotly")
 
 
 def host_of(header: str) -> str:
@@ -483,15 +464,7 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
 def _compared(newest: dict[int, tuple[str, _Report]]) -> dict[str, Any]:
     """newest: {rank: (file, its numbers)}."""
     if not newest:
-        return {
-            "ranks": [],
-            "difference": "",
-            "advice": "",
-            "stragglers": [],
-            "verdict": "",
-            "first_advice": [],
-            "no_waits": "",
-        }
+        return {"ranks": []}
     complete = not any(report.sampled for _, report in newest.values())
     both = comparison.ranks({rank: msgspec.structs.asdict(report) for rank, (_, report) in newest.items()}, complete)
     rows = [row | {"trace": newest[row["rank"]][0]} for row in both["ranks"]]

@@ -34,10 +34,10 @@ from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import printable
 from walkthrough.results.files import open_plain
 from walkthrough.tensorboard import profiler_pages
-from walkthrough.tensorboard.answers import PROGRAM, Answers, Kept, Question, cache_folder, is_being_written
+from walkthrough.tensorboard.answers import PROGRAM, Answers, Kept, cache_folder, is_being_written
 from walkthrough.tensorboard.log_folders import REMOTE, Status, folders_below, natural, roots_of, well_formed
 from walkthrough.tensorboard.plugin import guarded, json_app
-from walkthrough.tensorboard.worker import COUNTERS, TABLES
+from walkthrough.tensorboard.worker import COUNTERS, TABLES, Question
 
 if TYPE_CHECKING:
     from _typeshed.wsgi import WSGIApplication
@@ -47,7 +47,6 @@ SEARCH_SECONDS = 3.0  # until the log folders are searched again
 SEARCH_SECONDS_WRITING = 0.5  # the same, while a trace is being written
 DISK_LIMIT = 2**30  # bytes of kept profiles
 MEMORY_LIMIT = 2**26  # bytes of the pickled profiles in memory, which take up to ten times as much as objects
-MOST_RUNS = 20  # in memory, without their profiles
 COMPARED_RUNS = 2  # on disk beyond the limit: the Diff view compares two
 PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
 READERS = min(8, usable_cores())
@@ -112,7 +111,7 @@ def _load_in_order(plugin: Any) -> None:
         self.walkthrough_loading = Loading(
             search=lambda: _folders(self),
             local=lambda path: self._cache.get_remote_cache(path) if REMOTE.match(path) else path,
-            dropped=lambda: _forget(self),
+            dropped=lambda: [kept.clear() for kept in (self.diff_run_cache, self.diff_run_flatten_cache)],
         )
         plugin_init(self, context)
 
@@ -182,12 +181,6 @@ def _folders(plugin: Any) -> Iterator[tuple[str, str, Files]]:
         yield folder.name, str(folder.path), folder.traces
 
 
-def _forget(plugin: Any) -> None:
-    """Drop what the plugin keeps of runs that were replaced, and would keep for good."""
-    plugin.diff_run_cache.clear()
-    plugin.diff_run_flatten_cache.clear()
-
-
 class Unknown(Exception):
     """There is no such run."""
 
@@ -225,7 +218,7 @@ class Loading:
         self,
         search: Callable[[], Iterable[tuple[str, str, Files]]],
         local: Callable[[str], str] = str,
-        dropped: Callable[[], None] = lambda: None,
+        dropped: Callable[[], object] = lambda: None,
         cache: Path | None = None,
         program: tuple[str, ...] = PROGRAM,
     ) -> None:
@@ -236,18 +229,23 @@ class Loading:
         self._views: deque[Question] = deque(maxlen=COMPARED_RUNS)  # that were asked for last
         kept = Kept(cache or cache_folder() / "profiles", DISK_LIMIT, ".profile.gz")
         self.answers = Answers(kept, READERS, BEHIND, local, self._spare, program)
-        self._changed, self._profiles = self.answers.changed, Profiles(kept, dropped)
+        self._changed, self._profiles = self.answers.changed, Profiles(kept, dropped, self._profile)
 
     def search(self) -> bool:
         """Look which traces there are now, and have those read that are new or have changed.
 
         True where one is being written: it is left out until that has ended.
         """
-        self._seen = {name: self._looked_at(name, path, files) for name, path, files in self._search()}
+        seen: dict[str, _Folder] = {}
+        for name, path, files in self._search():
+            before = self._seen.get(name)
+            if before and before[:2] == (path, files) and not before[3]:  # nothing has changed
+                seen[name] = before
+            else:
+                seen[name] = path, files, *_profiles_of(path, files, before[2] if before else ())
+        self._seen = seen
         found = {
-            name: (path, wanted, writing)
-            for name, (path, _, wanted, writing) in self._seen.items()
-            if wanted or writing
+            name: (path, wanted, writing) for name, (path, _, wanted, writing) in seen.items() if wanted or writing
         }
         with self._changed:
             self._settle()
@@ -266,13 +264,6 @@ class Loading:
             names = set(self._runs)
         self._profiles.keep_only(names)
         return any(writing for _, _, writing in found.values())
-
-    def _looked_at(self, name: str, path: str, files: Files) -> _Folder:
-        """What is in a folder, as it was found before where nothing has changed."""
-        before = self._seen.get(name)
-        if before and before[:2] == (path, files) and not before[3]:
-            return before
-        return path, files, *_profiles_of(path, files, before[2] if before else ())
 
     def names(self) -> list[str]:
         """The runs that can be asked for, numbers in order: not those of which no trace can be read."""
@@ -310,7 +301,7 @@ class Loading:
         while True:
             run, shown = self._wait_for(name, until)
             try:
-                return self._profiles.run(name, run.shown_folder, shown, self._profile)
+                return self._profiles.run(name, run.shown_folder, shown)
             except Missing:
                 with self._changed:
                     self.answers.forget_missing((*run.wanted, *shown))
@@ -330,26 +321,19 @@ class Loading:
         if not counters.exists():
             self._lost(trace)
         question = replace(trace, kind="view", options=(str(counters),))
-        until = time.monotonic() + patience
         with self._changed:
             if question not in self._views:
                 self._views.append(question)
             self.answers.forget_missing([question])
             self.answers.ask(question)
-            while not self.answers.is_settled(question):
-                if (left := until - time.monotonic()) <= 0:
-                    raise NotYet
-                self._changed.wait(left)
+            if not self._changed.wait_for(lambda: self.answers.is_settled(question), patience):
+                raise NotYet
             if reason := self.answers.failure(question):
                 raise NotReadable(reason)
         try:
             return open_plain(self.answers.kept.path(question.key))
         except OSError as error:  # deleted by another TensorBoard, say
             raise NotYet from error
-
-    def close(self) -> None:
-        """Kill the children and start no more."""
-        self.answers.close()
 
     def _profile(self, trace: Question) -> RunProfile:
         """What the pages show of a trace; raises NotYet where it has to be read again."""
@@ -370,25 +354,25 @@ class Loading:
 
     def _wait_for(self, name: str, until: float) -> tuple[_Run, tuple[Question, ...]]:
         """The run and what is shown of it."""
-        asked = False
+
+        def is_there() -> bool:
+            self._settle()
+            run = self._runs.get(name)
+            return self._searched if run is None else bool(run.shown) or self._is_settled(run)
+
         with self._changed:
-            while True:
-                self._settle()
-                run = self._runs.get(name)
-                if run is None and self._searched:
-                    raise Unknown(name)
-                if run and not asked:
-                    self._asked = [name, *(other for other in self._asked if other != name)]
-                    for question in reversed(run.wanted):  # the last one asked for is read first
-                        self.answers.ask(question)
-                    asked = True
-                if run and run.shown:
-                    return run, run.shown
-                if run and self._is_settled(run):
-                    raise NotReadable(name)
-                if (left := until - time.monotonic()) <= 0:
-                    raise NotYet(name)
-                self._changed.wait(left)
+            self._changed.wait_for(lambda: self._searched, until - time.monotonic())
+            if run := self._runs.get(name):
+                self._asked = [name, *(other for other in self._asked if other != name)]
+                for question in reversed(run.wanted):  # the last one asked for is read first
+                    self.answers.ask(question)
+            if not self._changed.wait_for(is_there, until - time.monotonic()):
+                raise NotYet(name)
+            if (run := self._runs.get(name)) is None:
+                raise Unknown(name)
+            if not run.shown:
+                raise NotReadable(name)
+            return run, run.shown
 
     def _is_settled(self, run: _Run) -> bool:
         return all(map(self.answers.is_settled, run.wanted))
@@ -456,25 +440,21 @@ class _Unread:
 class Profiles:
     """The runs and profiles that were asked for last, from those in `kept`. Thread-safe.
 
-    dropped: called after one was replaced or has left the memory.
+    dropped: called after one was replaced or has left the memory. profile_of: by which a run gets the profile of a
+    trace.
     """
 
-    def __init__(self, kept: Kept, dropped: Callable[[], None]) -> None:
-        self._kept, self._dropped = kept, dropped
+    def __init__(self, kept: Kept, dropped: Callable[[], object], profile_of: Callable[[Question], RunProfile]) -> None:
+        self._kept, self._dropped, self._profile_of = kept, dropped, profile_of
         self._lock = threading.Lock()
-        self._runs: OrderedDict[str, tuple[tuple[Question, ...], Run]] = OrderedDict()
+        self._runs: dict[str, tuple[tuple[Question, ...], Run]] = {}  # without their profiles
         self._profiles: OrderedDict[Question, tuple[RunProfile, int]] = OrderedDict()
 
-    def run(
-        self, name: str, folder: str, traces: tuple[Question, ...], profile_of: Callable[[Question], RunProfile]
-    ) -> Run:
-        """The run of that name with the profiles of these traces; `profile_of` gives one. Raises Missing."""
+    def run(self, name: str, folder: str, traces: tuple[Question, ...]) -> Run:
+        """The run of that name with the profiles of these traces. Raises Missing."""
         with self._lock:
             if name not in self._runs or self._runs[name][0] != traces:
-                self._runs[name] = traces, self._put_together(_OnDemand(name, folder, profile_of), traces)
-            self._runs.move_to_end(name)
-            while len(self._runs) > MOST_RUNS:
-                self._runs.popitem(last=False)
+                self._runs[name] = traces, self._put_together(_OnDemand(name, folder, self._profile_of), traces)
             return self._runs[name][1]
 
     def profile(self, trace: Question) -> RunProfile:

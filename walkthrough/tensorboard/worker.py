@@ -1,6 +1,6 @@
 """A child of TensorBoard that reads traces: `python -m walkthrough.tensorboard.worker [NICE]`.
 
-Each line of its input is a `Job`; it writes the answer to the job's file `into` and says an `Outcome`, a line too. So
+Each line of its input is a `Question`; it writes the answer to the file `into` and says an `Outcome`, a line too. So
 a server stays responsive and small while a large trace is read. A trace may take so much memory and time of the CPU and
 no more, see `limits`. The child ends with its input, with its parent, or after a trace that took much memory, or for
 which there was not enough: Python would keep it.
@@ -9,26 +9,30 @@ which there was not enough: Python would keep it.
 import argparse
 import gc
 import gzip
+import hashlib
 import io
 import json
 import logging
 import os
 import pickle
 import select
+import stat
 import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, NamedTuple, TextIO
+from typing import Any, Literal, NamedTuple, TextIO
 
 import msgspec
 
+from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, is_out_of_memory, printable, size, whole_number
-from walkthrough.results.files import open_new, open_plain
+from walkthrough.results.files import not_plain, open_plain
+from walkthrough.results.result import write_whole
 from walkthrough.trace.chrome_trace import Chunks, Header, clean, values_of, whole_events
 
 try:
@@ -37,6 +41,8 @@ except ImportError:  # Windows
     resource = None
 
 log = logging.getLogger("walkthrough")
+# What answers depend on: the rooms that compute them, and the texts of times and sizes in them.
+CODE = tuple(ROOT / "walkthrough" / name for name in ("trace", "advice", "tensorboard", "terminal.py"))
 LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # torch-tb-profiler's own variable
 MUCH_MEMORY, MOST_MEMORY = 2**30, 4 * 2**30  # bytes
 TABLES, COUNTERS = ".tables.gz", ".counters.gz"  # the ends of the names of files next to a kept "profile"
@@ -61,7 +67,10 @@ class Limits(NamedTuple):
 @cache
 def limits() -> Limits:
     """The limits, as the two variables of the environment change them: WALKTHROUGH_READER_MEMORY=8GB, say."""
-    chosen = {"memory": min(MOST_MEMORY, _memory_of_machine() // 4)}
+    chosen = {"memory": MOST_MEMORY}
+    with suppress(AttributeError, OSError, ValueError):  # the system does not say how much memory it has
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        chosen["memory"] = min(MOST_MEMORY, machine // 4)
     for name, variable, convert in (
         ("memory", MEMORY_VARIABLE, size),
         ("seconds", SECONDS_VARIABLE, whole_number(1, 10**6)),
@@ -73,24 +82,53 @@ def limits() -> Limits:
     return Limits(**chosen)
 
 
-def _memory_of_machine() -> int:
-    """Bytes, as far as the system says it."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 4 * MOST_MEMORY
-
-
 @dataclass(frozen=True)
-class Job:
-    """A question as a child gets it, a line of JSON. path: of a local file. into: the file for the answer."""
+class Question:
+    """What is asked of a trace; after any change of the file it is another question. A child gets it as a line of JSON.
+
+    size: -1 for a remote file, of which nothing else is known. options: the first and the last step of "lanes", each
+    None where it is left to the answer; name, pid, tid, at_us and duration_us of an "event", see `reader.event`; of
+    "profile" the names of the worker and its span's number or None; of "view" the file of its profile's counters.
+    into: the file for the answer, which only the child is told.
+    """
 
     kind: Kind
     path: str
     size: int
     mtime_ns: int
-    options: tuple[Any, ...]
-    into: str
+    options: tuple[Any, ...] = ()
+    into: str = ""
+
+    @classmethod
+    def of(cls, kind: Kind, path: Path, options: tuple[Any, ...] = ()) -> "Question":
+        """About a local file as it is now. Raises OSError, also where it is a link or a pipe by now."""
+        status = os.lstat(path)
+        if not stat.S_ISREG(status.st_mode):
+            raise not_plain(status.st_mode, path)
+        return cls(kind, str(path), status.st_size, status.st_mtime_ns, options)
+
+    @cached_property
+    def key(self) -> str:
+        """The answer's: another one also for other code, and another Python, which pickles otherwise."""
+        parts = (*vars(self).values(), sys.version_info[:2], hash_of_code(CODE))
+        return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogateescape")).hexdigest()
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether it is about a file that is not on this machine."""
+        return self.size < 0
+
+    @property
+    def file(self) -> str:
+        """The trace's file name."""
+        return Path(self.path).name
+
+
+@cache
+def hash_of_code(paths: tuple[Path, ...]) -> str:
+    """A hash of Python files, and of those in some folders: what is computed by other code has another key."""
+    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -106,38 +144,36 @@ class Outcome:
     last: bool = False  # the child ends, since it would keep the memory that it has taken
 
 
-def answer(job: Job) -> Outcome:
-    """Write what is asked of a trace to the job's file."""
+def answer(question: Question) -> Outcome:
+    """Write what is asked of a trace to the file `into`."""
     try:
-        file = open_plain(job.path, no_links=job.size >= 0)
+        file = open_plain(question.path, no_links=not question.is_remote)
     except FileNotFoundError:
         return Outcome(changed=True)
     except OSError as error:
         return Outcome(printable(f"cannot be read: {error.strerror or error}", 300), temporary=True)
+    failure, contents = None, {}
     with file:
-        return _answer_from(file, job)
-
-
-def _answer_from(file: BinaryIO, job: Job) -> Outcome:
-    if not _is_asked_for(os.fstat(file.fileno()), job):
+        if not _is_asked_for(os.fstat(file.fileno()), question):
+            return Outcome(changed=True)
+        try:
+            chunks = _Chunks(question.path, limits().memory, file)
+            if question.kind == "profile":
+                contents = _profile(chunks, question)
+            else:
+                content = _view(chunks, *question.options) if question.kind == "view" else _json(chunks, question)
+                contents = {Path(question.into): content}
+        except Exception as error:
+            failure = error
+    if _has_changed(question):
         return Outcome(changed=True)
-    try:
-        chunks, into = _Chunks(job.path, limits().memory, file), Path(job.into)
-        if job.kind == "profile":
-            contents = _profile(chunks, job)
-        else:
-            contents = {into: _view(chunks, *job.options) if job.kind == "view" else _json(chunks, job)}
-    except Exception as error:
-        return Outcome(changed=True) if _has_changed(job) else _failure(job, error)
-    if _has_changed(job):
-        return Outcome(changed=True)
-    folder = Path(job.into).parent
+    if failure:
+        return _failure(question, failure)
     try:
         for path, content in contents.items():
-            write_private(path, content)
-    except OSError as error:
-        reason = f"what was read of it cannot be written to {folder}: {error.strerror or error}"
-        return Outcome(printable(reason, 300), unwritable=True)
+            write_whole(path, content, 0o600)
+    except InputError as error:
+        return Outcome(printable(f"what was read of it is not kept: {error}", 300), unwritable=True)
     return Outcome(written=sum(map(len, contents.values())))
 
 
@@ -154,20 +190,7 @@ class _Chunks(Chunks):
             yield chunk
 
 
-def write_private(path: Path, content: bytes) -> None:
-    """Write a file, readable by the user alone, next to its place and rename it. Raises OSError."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open_new(partial, 0o600) as file:
-            file.write(content)
-        partial.replace(path)
-    except OSError:
-        with suppress(OSError):
-            partial.unlink()
-        raise
-
-
-def _json(chunks: Chunks, job: Job) -> bytes:
+def _json(chunks: Chunks, question: Question) -> bytes:
     """The numbers of the Walkthrough tab's pages ("digest"), its timeline's events ("lanes"), or one's arguments."""
     from walkthrough.advice.gains import advise
     from walkthrough.advice.report import tables
@@ -175,14 +198,14 @@ def _json(chunks: Chunks, job: Job) -> bytes:
     from walkthrough.trace.reader import event
     from walkthrough.trace.timeline import lanes
 
-    if job.kind == "event":
-        name, pid, tid, at_us, duration_us = job.options
+    if question.kind == "event":
+        name, pid, tid, at_us, duration_us = question.options
         facts = event(chunks, name, (pid, tid), at_us, duration_us)
         return gzip.compress(msgspec.json.encode({"arguments": facts}), 5)
     analysis = analyze(chunks)
-    if job.kind == "lanes":
+    if question.kind == "lanes":
         findings = [(finding.what, finding.when) for finding in advise(analysis).findings]
-        content: dict[str, Any] = lanes(analysis, findings, *job.options)
+        content: dict[str, Any] = lanes(analysis, findings, *question.options)
     else:
         content = tables(analysis)
     # a file's name, which warnings hold, need not be UTF-8
@@ -193,7 +216,7 @@ def _json(chunks: Chunks, job: Job) -> bytes:
     return gzip.compress(text, 5)
 
 
-def _profile(chunks: Chunks, job: Job) -> dict[Path, bytes]:
+def _profile(chunks: Chunks, question: Question) -> dict[Path, bytes]:
     """What PYTORCH_PROFILER shows: its views and `DistributedRunProfileData`, its `RunProfile`, counters for `_view`.
 
     The first two are pickled; the second is large, and is read for the worker that somebody looks at.
@@ -209,12 +232,12 @@ def _profile(chunks: Chunks, job: Job) -> dict[Path, bytes]:
 
     from walkthrough.tensorboard import profiler_parser  # it patches the two
 
-    worker, span = job.options
+    worker, span = question.options
     data = profiler_parser.parse(worker, span, chunks)
     profile = RunGenerator(worker, span, data).generate_run_profile()
     counters = clean(",".join(profile.gpu_metrics or ()).encode())
     profile.gpu_metrics = None  # many, and the other pages show none
-    into = Path(job.into)
+    into = Path(question.into)
     parts = {
         into.with_suffix(COUNTERS): counters,
         into.with_suffix(TABLES): _pickled(profile),
@@ -261,32 +284,31 @@ def _view(chunks: Chunks, counters: str) -> bytes:
     return output.getvalue()
 
 
-def _has_changed(job: Job) -> bool:
-    try:
-        return not _is_asked_for(os.lstat(job.path), job)
-    except OSError:
-        return True
+def _has_changed(question: Question) -> bool:
+    with suppress(OSError):
+        return not _is_asked_for(os.lstat(question.path), question)
+    return True
 
 
-def _is_asked_for(status: os.stat_result, job: Job) -> bool:
-    return job.size < 0 or (status.st_size, status.st_mtime_ns) == (job.size, job.mtime_ns)
+def _is_asked_for(status: os.stat_result, question: Question) -> bool:
+    return question.is_remote or (status.st_size, status.st_mtime_ns) == (question.size, question.mtime_ns)
 
 
-def _failure(job: Job, error: Exception) -> Outcome:
+def _failure(question: Question, error: Exception) -> Outcome:
     if isinstance(error, InputError):
         reason = str(error)
-        if job.kind == "profile":  # its page and its log name the file
-            for begin in (f"{job.path} ", f"{Path(job.path).name} ", "is "):
+        if question.kind == "profile":  # its page and its log name the file
+            for begin in (f"{question.path} ", f"{Path(question.path).name} ", "is "):
                 reason = reason.removeprefix(begin)
         return Outcome(printable(reason, 300))
     if is_out_of_memory(error):
         taken = f"{limits().memory / 2**30:.3g} GiB of memory"
         return Outcome(f"reading it takes more than {taken}: {MEMORY_VARIABLE} sets the limit", starved=True)
-    if job.kind == "profile":
+    if question.kind == "profile":
         log.warning("torch-tb-profiler", exc_info=error)
         reason = f"torch-tb-profiler cannot read it: {type(error).__name__}: {error}"
         return Outcome(printable(reason, 300), temporary=isinstance(error, OSError))
-    log.error("%s of %s", job.kind, printable(job.path), exc_info=error)
+    log.error("%s of %s", question.kind, printable(question.path), exc_info=error)
     return Outcome("a defect: see TensorBoard's log", temporary=True)
 
 
@@ -341,11 +363,11 @@ def _end_with_input() -> None:
 
 
 def serve(lines: Iterable[str], outcomes: TextIO) -> None:
-    """Do the job of each line. Without Python's garbage collector, which takes half the time and finds nothing."""
+    """Answer each line. Without Python's garbage collector, which takes half the time and finds nothing."""
     gc.disable()
     for line in lines:
-        job = json.loads(line)
-        outcome = answer(Job(**job | {"options": tuple(job["options"])}))
+        fields = json.loads(line)
+        outcome = answer(Question(**fields | {"options": tuple(fields["options"])}))
         outcome = replace(outcome, last=outcome.starved or taken_memory() > MUCH_MEMORY)
         outcomes.write(json.dumps(asdict(outcome)) + "\n")
         outcomes.flush()

@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Any
 
-from .cpu_times import CpuTimes
-from .watch import CHECKPOINT, EVALUATION, Step, Watch
+from .watch import CHECKPOINT, EVALUATION, CpuTimes, Step, Watch
 
 TRIES = 5  # a program that catches SystemExit so often goes on to its own end
 WINDOWS = 5

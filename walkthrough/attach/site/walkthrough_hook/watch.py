@@ -1,7 +1,8 @@
-"""Finds the training steps of a program: whose step ends one, and what else happens in between."""
+"""Finds the training steps of a program: whose step ends one, what else happens in between, how busy the CPU is."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -22,6 +23,7 @@ LOADERS = 16  # that are remembered; a program may make one anew all the time
 IN_TURN = 3  # steps one after the other, of an optimizer that another of its kind follows in turn
 FEW = 3  # steps of an optimizer: from then on its longest pause tells when it has fallen silent
 SILENT = 4  # steps of others, at least
+TICK = os.sysconf("SC_CLK_TCK")  # per second, of the times in /proc/<process>/stat
 
 
 class Marker:
@@ -426,3 +428,78 @@ def batch_size(batch: Any) -> int | None:
         return next((int(part.shape[0]) for part in parts if hasattr(part, "shape")), None)
     except Exception:  # of a batch with attributes of its own
         return None
+
+
+class CpuTimes:
+    """How busy the CPU is in some of the steps: by this process, by its training thread, and by what loads its data.
+
+    Sums over stretches of steps, each between `begin` and `end`, which the training thread calls: where another one
+    does, its waits are not known.
+
+    workers: the ids of the processes that load data; those that are there at both ends count.
+    """
+
+    def __init__(self) -> None:
+        self.wall = self.process = self.running = self.waiting = self.workers = self.workers_wall = 0.0  # s
+        self.waits_known = True
+        self._begun: tuple[float, float, tuple[float, float] | None, dict[int, float]] | None = None
+        self._thread = 0
+
+    def begin(self, workers: list[int]) -> None:
+        self._begun, self._thread = _now(workers), threading.get_ident()
+
+    @property
+    def begun(self) -> bool:
+        """Whether a stretch has begun and not ended."""
+        return self._begun is not None
+
+    def end(self) -> None:
+        if self._begun is None:
+            return
+        before, self._begun = self._begun, None
+        now = _now(list(before[3]))
+        wall = now[0] - before[0]
+        self.wall += wall
+        self.process += now[1] - before[1]
+        known = now[2] is not None and before[2] is not None and self._thread == threading.get_ident()
+        self.waits_known = self.waits_known and known
+        self.running += (now[2] or (0.0, 0.0))[0] - (before[2] or (0.0, 0.0))[0]
+        self.waiting += (now[2] or (0.0, 0.0))[1] - (before[2] or (0.0, 0.0))[1]
+        self.workers += sum(seconds - before[3][worker] for worker, seconds in now[3].items())
+        self.workers_wall += wall * len(now[3])
+
+    def shares(self) -> dict[str, float | None]:
+        """Per s of these steps: CPUs that this process used; how long the thread waited for one, and how long it slept;
+        how long a worker had work for one. None where that is not known.
+        """
+        known = self.wall if self.waits_known else 0.0
+        return {
+            "cpus_used": _share(self.process, self.wall),
+            "cpu_waiting": _share(self.waiting, known),
+            "asleep": _share(max(0.0, known - self.running - self.waiting), known),
+            "workers_cpu": _share(self.workers, self.workers_wall),
+        }
+
+
+def _share(part: float, whole: float) -> float | None:
+    return round(part / whole, 4) if whole > 0 else None
+
+
+def _now(workers: list[int]) -> tuple[float, float, tuple[float, float] | None, dict[int, float]]:
+    """Seconds: the clock, this process's CPU time, this thread's and its waits for a CPU, and of each worker both: of
+    too many workers for the cores, each computes for little of its time.
+    """
+    times = {}
+    for worker in workers:
+        with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{worker}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()  # a name may hold spaces
+            times[worker] = (int(fields[11]) + int(fields[12])) / TICK + (_scheduled(str(worker)) or (0.0, 0.0))[1]
+    return time.perf_counter(), time.process_time(), _scheduled("thread-self"), times
+
+
+def _scheduled(process: str) -> tuple[float, float] | None:
+    """How long a process's main thread, or "thread-self", ran, and could run and had no CPU, s; None where unknown."""
+    with contextlib.suppress(OSError, ValueError, IndexError), open(f"/proc/{process}/schedstat") as file:
+        running, waiting, _ = map(int, file.read().split())
+        return running / 1e9, waiting / 1e9
+    return None

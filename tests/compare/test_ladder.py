@@ -1,0 +1,288 @@
+"""The ladder's table and the command `compare`: whole texts in golden/, which `make golden-texts` writes anew."""
+
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+from support import CPU_RECORD, ROOT, around, assert_refused, in_rounds, ladder_of, make_result, write_run
+
+from walkthrough.cli import main
+from walkthrough.compare import figures, roofs, rounds
+from walkthrough.compare.ladder import comparison, intervals, ladder_table, notes_of, page_table, print_ladders, summary
+from walkthrough.results import result as record
+from walkthrough.results.result import NotRun
+
+GOLDEN = Path(__file__).parent / "golden"
+SLOW, FAST, NEAR = around(100.0), around(200.0), (97.0, 99.0, 100.1, 102.0, 104.0)
+
+
+def a_limit(setup=None, images_per_second=400.0):
+    """What the table needs of a `roofs.Limit`."""
+    return SimpleNamespace(
+        setup=setup or make_result().setup,
+        batch_size=128,
+        precision="bfloat16",
+        started="2026-01-01T00:00:00+00:00",
+        quick=False,
+        fastest=SimpleNamespace(kind="compiled"),
+        share_of_limit=lambda result: result.samples_per_second.median / images_per_second,
+        shares=lambda result: {"share_of_arithmetic_peak": None, "share_of_memory_roof": 0.123},
+    )
+
+
+def on_a_gpu():
+    """Two ladders with everything that a table can have: notes of all and of some, a step that was not run, a limit."""
+    slow, large = record.StepTime(13200.4, 1.0, 2.0), record.PeakMemory(123_510_000_000, None)
+    results = [
+        make_result(windows=SLOW, notes=["one", "two"]),
+        make_result("01_amp", windows=NEAR, notes=["three", "two", "one"]),
+        make_result("03_reduced_h2d_copy", windows=(20.0, 60.0, 70.0, 70.0, 120.0), notes=["one", "three"]),
+        make_result("04_multiprocess_loading", windows=around(12600.3), step_ms=slow, peak_memory_bytes=large,
+                    notes=["one"]),
+        make_result("01_amp", windows=FAST, device="Odd [/GPU]\x1b[2J", data="stand-in"),
+        make_result("02_bigger_batch", windows=SLOW, device="Odd [/GPU]\x1b[2J", data="stand-in"),
+    ]  # fmt: skip
+    used = {"00_baseline": rounds.GpuUse(0.371, None, "Matrix Cores"), "01_amp": rounds.GpuUse(0.9, 0.25)}
+    missing = [NotRun("02_bigger_batch", "no compiler")]
+    return rounds.ladders(results), dict(used=used, limit=a_limit(), missing=missing)
+
+
+def on_a_cpu():
+    """Steps of which one gains and four have no effect, although two of those happen to be fastest."""
+    waits, pins, unpinned = "threads sleep", "no GPU: pinning has no effect", "no GPU: there is no cuDNN"
+    results = [
+        make_result(windows=SLOW, notes=[waits]),
+        make_result("01_amp", windows=SLOW, needs="bf16 units", notes=[waits, "autocast is off"]),
+        make_result("04_multiprocess_loading", windows=FAST, notes=[waits]),
+        make_result("05_pinned_memory", windows=around(300.0), needs="a GPU", notes=[waits, pins]),
+        make_result("12_cudnn_benchmark", windows=around(300.0), needs="a GPU", notes=[waits, unpinned]),
+        make_result("16_data_parallel", windows=around(400.0), needs="a second process", notes=[waits, "one trains"]),
+    ]
+    return rounds.ladders([replace(result, device_type="cpu", model="tiny_convmixer") for result in results]), {}
+
+
+def recorded():
+    folder = ROOT / "logs" / "reference" / CPU_RECORD
+    results, _ = record.read_results(folder)
+    return rounds.ladders(results, rounds.recorded_rounds(folder, results)), dict(limit=roofs.read(folder))
+
+
+CASES = {"on_a_gpu": on_a_gpu, "on_a_cpu": on_a_cpu, "recorded": recorded}
+
+
+def printed(ladders, width=140, **more):
+    console = Console(width=width, highlight=False, record=True, file=io.StringIO())
+    print_ladders(ladders, console, **more)
+    return "\n".join(line.rstrip() for line in console.export_text().splitlines()) + "\n"
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize("case", CASES)
+def test_the_printed_ladder_is_the_golden_one(case, width):
+    ladders, more = CASES[case]()
+    text, path = printed(ladders, width, **more), GOLDEN / f"{case}_{width}.txt"
+    if "REGENERATE" in os.environ:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+    assert max(map(len, text.splitlines())) <= width
+
+
+def test_there_is_no_golden_text_of_something_else():
+    assert {path.stem for path in GOLDEN.iterdir()} == {f"{case}_{width}" for case in CASES for width in (80, 200)}
+
+
+def test_parts_that_fit_beside_each_other_share_a_table():
+    ladders, more = on_a_gpu()
+    counts = {width: printed(ladders[:1], width, **more).count("\nstep ") for width in (60, 80, 160)}
+    assert counts == {60: 5, 80: 4, 160: 2}
+
+
+def test_a_page_shows_the_cells_of_the_terminal():
+    ladders, _ = on_a_gpu()
+    gain = str(ladders[0].rows[1].gain)
+    page = page_table(ladders[0], a_limit()).splitlines()
+    assert page[0] == (
+        "| step | batch | images/s | vs step before | vs baseline | windows | rounds | step ms | memory MB "
+        "| % of limit |"
+    )
+    base, amp = ([cell.strip() for cell in line.split("|")[1:-1]] for line in page[2:4])
+    assert base == ["`00_baseline`", "32", "100.0", "", "1.00x", "98.0 to 102.0", "1", "320.0", "2510", "25%"]
+    assert amp == ["`01_amp`", "32", "100.1", gain, gain, "97.0 to 104.0", "1", "320.0", "2510", "25%"]
+    some = page_table(ladders[0], steps=["01_amp"], gains=False).splitlines()
+    assert some[0] == "| step | batch | images/s | windows | rounds | step ms | memory MB |"
+    assert some[2:] == ["| `01_amp` | 32 | 100.1 | 97.0 to 104.0 | 1 | 320.0 | 2510 |"]
+    needs = page_table(on_a_cpu()[0][0]).splitlines()[-1]
+    assert needs.split(" | ")[2:5] == ["400.0", "needs a second process", ""]
+
+
+def test_the_limit_is_shown_with_ladders_of_its_setup_only():
+    ladders, more = on_a_gpu()
+    assert ladder_table(ladders[0], a_limit()).rows[0]["% of\nlimit"] == 0.25
+    text = printed(ladders, **more)
+    assert text.count("% of limit: images/s over those of the model alone") == 1
+    assert "limit" not in printed(ladders, limit=a_limit(replace(make_result().setup, image_size=1)))
+
+
+def ladder_with_gains(*gains):
+    """A ladder whose steps have these ratios to the step before: 1.2 resolved, None for one that is not."""
+    steps, speed = [make_result(windows=around(100.0))], 100.0
+    for number, gain in enumerate(gains, start=1):
+        speed *= gain or 1.0
+        steps.append(make_result(f"{number:02}_step", windows=around(speed)))
+    return rounds.ladders(steps)[0]
+
+
+@pytest.mark.parametrize(
+    ("gains", "text"),
+    [
+        ((), "Only 00_baseline is here: there is nothing to compare it with."),
+        ((1.5,), r"Top of the ladder: 01_step, 1.50x \(.*\) the baseline. "
+                 r"Measurably different from the step before: 1 of 1 \(faster: 01 1.50x\)."),
+        ((None,), "No step is faster than the baseline. Measurably different from the step before: none of 1."),
+        ((1.5, None, 2.0), r"Top of the ladder: 03_step, 3.00x \(.*\) the baseline. "
+                           r"Measurably different from the step before: 2 of 3 \(faster: 01 1.50x, 03 2.00x\)."),
+        ((2.0, 0.5), r"Top of the ladder: 01_step, 2.00x \(.*\) the baseline. "
+                     r"Measurably different from the step before: 2 of 2 \(faster: 01 2.00x; slower: 02 0.50x\)."),
+        ((0.5,), r"No step is faster than the baseline. "
+                 r"Measurably different from the step before: 1 of 1 \(slower: 01 0.50x\)."),
+        ((1.5, None, 1.002), r"Top of the ladder: 01_step, 1.50x \(.*\) the baseline; "
+                             r"03_step, with the largest ratio, is ~1.00x \(.*\) that, no measurable difference. "
+                             r"Measurably different from the step before: 1 of 3 \(faster: 01 1.50x\)."),
+        ((1.002,), r"Top of the ladder: 01_step, ~1.00x \(.*\) the baseline, no measurable difference. "
+                   r"Measurably different from the step before: none of 1."),
+    ],
+)  # fmt: skip
+def test_a_sentence_sums_a_ladder_up(gains, text):
+    assert re.fullmatch(text, summary(ladder_with_gains(*gains)))
+
+
+@pytest.mark.parametrize(
+    ("kept", "alone", "source", "label"),
+    [
+        ((1, 1), (), "of one round, so it has no run-to-run variation", "one round (no run-to-run variation)"),
+        ((3, 3), (), "over 3 rounds, in each of which every step ran", "3 rounds"),
+        ((3, 2), (), "over the 2 to 3 rounds in which both steps ran", "2 to 3 rounds"),
+        ((3, 3), (1,), "over the up to 3 rounds", "1 to 3 rounds (1: no run-to-run variation)"),
+        ((3, 3), (2,), "over the up to 3 rounds", "1 to 3 rounds (1: no run-to-run variation)"),
+    ],
+)
+def test_the_legend_says_what_the_intervals_are_from(tmp_path, kept, alone, source, label):
+    results = [in_rounds(tmp_path, "00_baseline", {number: SLOW for number in range(max(kept))})]
+    for step, count in enumerate(kept, start=1):
+        folder = tmp_path / ("again" if step in alone else "")
+        results.append(in_rounds(folder, f"{step:02}_step", {number: FAST for number in range(count)}))
+    ladder = ladder_of(tmp_path, *results)
+    assert f"the 95 % interval ({source}" in intervals(ladder)
+    assert figures.interval_label(ladder) == f"95 % interval of {label}"
+
+
+def test_what_several_steps_without_effect_note_is_not_repeated():
+    assert notes_of(on_a_cpu()[0][0]) == ["threads sleep", "autocast is off", "one trains"]
+
+
+# The command
+
+
+@pytest.fixture
+def command(capsys):
+    """command(*words): exit code, output and error of `compare`."""
+
+    def run(*words):
+        with pytest.raises(SystemExit) as ended:
+            main(["compare", *map(str, words)])
+        captured = capsys.readouterr()
+        return SimpleNamespace(returncode=ended.value.code, stdout=captured.out, stderr=captured.err)
+
+    return run
+
+
+def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command):
+    in_rounds(tmp_path, "00_baseline", {1: around(100.0), 2: around(50.0)})
+    in_rounds(tmp_path, "01_amp", {1: around(104.0), 2: around(49.0)})
+    value = json.loads(command(tmp_path, "--json").stdout)
+    assert (list(value), value["baseline"]) == (["baseline", "rows"], "00_baseline")
+    base, row = value["rows"]
+    assert [base[name] for name in ("relative", "resolved")] == [1.0, False]
+    more = {name: row.pop(name) for name in list(row) if name not in make_result().as_json()}
+    low, high = more.pop("relative_low"), more.pop("relative_high")
+    assert low < 1 < high
+    assert more.pop("relative") == pytest.approx((1.04 * 0.98) ** 0.5)
+    assert more == {
+        "resolved": False, "acts": True, "needs": None, "share_of_arithmetic_peak": None, "share_of_memory_roof": None
+    }  # fmt: skip
+    assert row == json.loads((tmp_path / "01_amp" / "result.json").read_text())
+
+
+def test_rows_of_another_ladder_and_of_no_effect_have_no_ratio_to_the_baseline():
+    rows = comparison(on_a_gpu()[0], a_limit())["rows"]
+    assert [row["relative"] and round(row["relative"]) for row in rows] == [1, 1, 1, 126, None, None]
+    assert [row["resolved"] for row in rows] == [False, False, False, True, None, None]
+    assert [row["share_of_memory_roof"] for row in rows] == [0.123] * 4 + [None] * 2
+    needs = [None, "bf16 units", None, "a GPU", "a GPU", "a second process"]
+    rows = comparison(on_a_cpu()[0])["rows"]
+    assert [(row["acts"], row["needs"]) for row in rows] == [(need is None, need) for need in needs]
+
+
+REFUSED = {  # what is in the folder, and what the line names besides it
+    "missing": ({}, ""),
+    "empty": ({"": None}, "run `make tour`"),
+    "foreign": ({"photos/result.txt": "holiday"}, "result.json"),
+    "one below": ({"mine/00_baseline/result.json": json.dumps(make_result().as_json())}, "its folders have: mine"),
+    "torn": ({"01_amp/result.json": "torn"}, "01_amp/result.json is broken: not JSON"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_folder_without_readable_runs_is_refused(tmp_path, command, case):
+    folder = tmp_path / "logs"
+    files, text = REFUSED[case]
+    for name, content in files.items():
+        path = folder / name
+        (path if content is None else path.parent).mkdir(parents=True)
+        if content is not None:
+            path.write_text(content)
+    done = command(folder)
+    assert_refused(done, str(folder))
+    assert text in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["limit.json", "01_amp/not_run.json", "02_bigger_batch/result.json", "04_multiprocess_loading/runs/2.json"]
+)
+def test_a_broken_file_is_named_and_the_others_are_shown(tmp_path, command, name):
+    for step in ("00_baseline", "04_multiprocess_loading"):
+        in_rounds(tmp_path, step, {1: SLOW, 2: SLOW}, device_type="cpu")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("torn")
+    done = command(tmp_path)
+    assert done.returncode == 0
+    assert "00_baseline" in done.stdout
+    [line] = done.stderr.splitlines()
+    assert line.startswith("skipped: ")
+    assert f"{tmp_path / name} is broken" in line
+
+
+def test_steps_of_another_version_are_named_where_they_share_a_number(tmp_path, command):
+    for step in ("00_baseline", "06_channels_last"):
+        write_run(tmp_path, make_result(step, device_type="cpu"))
+    assert command(tmp_path).stderr == ""
+    write_run(tmp_path, make_result("06_prefetch_stream", device_type="cpu"))
+    done = command(tmp_path)
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
+    assert done.stderr.startswith("06_channels_last: of another version of the steps")
+
+
+def test_a_table_into_a_closed_pipe_is_not_an_error(tmp_path):
+    write_run(tmp_path, make_result(device_type="cpu"))
+    command = f"{sys.executable} -m walkthrough compare {tmp_path} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=600, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

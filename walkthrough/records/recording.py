@@ -89,10 +89,10 @@ def folder_name(header: Header) -> str:
 
     Of a CPU with its bf16 instructions, "amd-epyc-avx512-bf16": the name alone does not tell CPUs apart.
     """
-    from common.options import MODEL
+    from common.options import COURSE
 
     settings = header.settings
-    own = MODEL["cpu" if settings.device == header.environment["cpu"] else "cuda"]
+    own = COURSE.on("cpu" if settings.device == header.environment["cpu"] else "cuda").model
     parts = (settings.device, settings.instructions, None if settings.model == own else settings.model)
     return slug(" ".join(filter(None, parts)))
 

@@ -24,7 +24,6 @@ from walkthrough.compare import isolated
 from walkthrough.compare import study as results
 from walkthrough.compare.figures import UNRESOLVED, check_figure_file, reach, save
 from walkthrough.compare.kept import Kept, path_of
-from walkthrough.compare.runner import prepare
 from walkthrough.compare.statistics import Ratio
 from walkthrough.compare.study import LIMIT_SECONDS, Measurements
 from walkthrough.results import result as record
@@ -156,11 +155,14 @@ def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOption
 
     batch_size: where the command chooses it. Raises InputError for what this machine lacks.
     """
+    from common.data import fetch_cifar10
     from common.device import disable_tf32
 
     check_plot(args.plot)
     options = resolved(args, batch_size=batch_size)
-    prepare(options)
+    record.check_writable(options.logdir)
+    if options.download:
+        fetch_cifar10(options.data)
     disable_tf32()
     return options
 

@@ -26,21 +26,15 @@ BELOW = {  # which rooms of the tool a room may import, itself and `results` asi
     "records": {"compare", "advice", "trace", "terminal"},
     "tensorboard": {"compare", "advice", "trace", "terminal"},
 }
-# What is still to be turned round: the tool reads studies in these, and imports these of `common`, to train.
+# What is still to be turned round: the tool reads studies in these.
 STUDIES = {"records/check.py"}
-TRAINS = {
-    "compare/runner.py": {"data", "device", "model", "options"},
-    "compare/tour.py": {"options"},
-    "records/command.py": {"options"},
-    "records/recording.py": {"data", "device", "options", "session"},
-}
 MEASURES = ("one_batch", "roofline", "fastest", "switches")  # what other modules of studies import where they measure
 NO_TORCH = sorted((ROOT / "walkthrough").glob("**/__init__.py")) + sorted((ROOT / "common").glob("**/__init__.py"))
 NO_TORCH += [path for path in sorted((ROOT / "studies").glob("*.py")) if path.stem not in MEASURES]
 
 
 # One name for one thing: these files are still called as another one is; the list shrinks.
-TWICE = "command figures fit ladder mysteries page published study"
+TWICE = "command figures ladder study"
 
 
 def imported(path, everywhere=True):
@@ -77,8 +71,7 @@ def test_arrows_point_one_way(path):
     assert not packages & ({"steps", "tests"} if package == "tools" else {"steps", "labs", "tests"})
     if package == "walkthrough":
         assert "studies" not in packages or "/".join(parts) in STUDIES
-        assert rooms(names, "common") <= TRAINS.get("/".join(parts), set())
-        assert not rooms(imported(path, everywhere=False), "common")
+        assert not rooms(names, "common")
         if room in BELOW:
             assert rooms(names, "walkthrough") <= BELOW[room] | {room, "results"}
         if room != "tensorboard":
@@ -132,13 +125,13 @@ def test_what_runs_inside_another_program_imports_the_standard_library_and_its_t
 
 
 STANDARD_LIBRARY_ONLY = ["common.options", "studies.ablation"]
-STANDARD_LIBRARY_ONLY += ["walkthrough.terminal", "walkthrough.doctor", "walkthrough.records.page"]
+STANDARD_LIBRARY_ONLY += ["walkthrough.terminal", "walkthrough.doctor"]
 STANDARD_LIBRARY_ONLY += [
     f"walkthrough.results.{path.stem}"
     for path in sorted((ROOT / "walkthrough" / "results").glob("[!_]*.py"))
     if path.stem != "events"
 ]
-STANDARD_LIBRARY_ONLY += [f"walkthrough.compare.{name}" for name in ("runner", "tour", "rounds", "pace")]
+STANDARD_LIBRARY_ONLY += [f"walkthrough.compare.{name}" for name in ("isolated", "tour", "rounds")]
 
 
 @pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)

@@ -33,7 +33,7 @@ COMMANDS = {  # the module of each, and what it does
         "Time two training commands against each other: walkthrough time -- COMMAND A --versus COMMAND B",
     ),
     "record": (
-        "walkthrough.records.command",
+        "walkthrough.records.record",
         "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable.",
     ),
     "samples": (
@@ -88,7 +88,12 @@ def _run(words: list[str], ends: bool) -> int:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that a step in progress is stopped as well
     try:
-        args = _parser(words).parse_args(words)
+        parser = _parser(words)
+        args, others = parser.parse_known_args(words)
+        if hasattr(args, "passed_on"):  # to the programs that the command runs
+            args.passed_on = others
+        elif others:
+            parser.error(f"unrecognized arguments: {' '.join(others)}")
         if ends and args.command == "explain":
             atexit.register(gc.freeze)  # a process that ends need not look for garbage, which takes 30 ms with numpy
         code = import_module(COMMANDS[args.command][0]).run(args)

@@ -26,7 +26,7 @@ from typing import Any
 from labs.shared.extras import imported, stderr_into
 from walkthrough.compare import isolated
 from walkthrough.compare.isolated import REASON_LENGTH
-from walkthrough.compare.runner import why_ended as why_ended  # for labs
+from walkthrough.compare.isolated import why_ended as why_ended  # for labs
 from walkthrough.results import progress
 from walkthrough.results.environment import ROOT, now, usable_cores
 from walkthrough.results.errors import InputError, printable, whole_number

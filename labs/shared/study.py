@@ -17,17 +17,16 @@ cut the same command goes on.
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from common.options import Defaults, StepOptions, add_step_options, options_from, resolved
 from labs.shared.cluster import Cluster, add_cluster_options, answers, cluster_of
 from walkthrough.compare import study
-from walkthrough.compare.runner import prepare
 from walkthrough.compare.study import LIMIT_SECONDS, Measurements, Study, read, show
 from walkthrough.results.environment import ROOT, current_environment, now
 from walkthrough.results.errors import InputError, OneLineParser
+from walkthrough.results.result import check_writable
 from walkthrough.terminal import console
 
 FILE = "study.json"
@@ -80,7 +79,11 @@ def _parsed(
     options = resolved(args, defaults=defaults)
     if options.quick and _is_whole(args.logdir / FILE):
         raise InputError(f"--quick would replace the whole study in {args.logdir / FILE}: give another --logdir")
-    prepare(options if defaults.cifar10 else replace(options, download=False))
+    check_writable(options.logdir)
+    if options.download and defaults.cifar10:
+        from common.data import fetch_cifar10  # torchvision: seconds to import
+
+        fetch_cifar10(options.data)
     return options, args
 
 

@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from support import NAMES, ROOT, listen_to_ctrl_c, make_result, run_program
 
 from walkthrough.cli import main
-from walkthrough.compare import runner
+from walkthrough.compare import isolated, tour
+from walkthrough.compare.isolated import Outcome
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 from walkthrough.results.folder import own_folder
@@ -115,15 +117,14 @@ def fake_steps(tmp_path, monkeypatch):
         folder.mkdir()
         for name, body in bodies.items():
             (folder / f"{name.lstrip('_')}.py").write_text(SCRIPT.format(root=str(ROOT), body=body))
-        files = runner.step_files(folder)
-        monkeypatch.setattr(runner, "step_files", lambda: files)
-        monkeypatch.setattr(runner, "check_input", lambda args: None)
+        files = tour.step_files(folder)
+        monkeypatch.setattr(tour, "step_files", lambda: files)
         return files
 
     return make
 
 
-def tour(tmp_path, capsys, *options):
+def run_tour(tmp_path, capsys, *options):
     with pytest.raises(SystemExit) as ended:
         main(["tour", "--logdir", str(tmp_path / "logs"), "--device", "cpu", *options])
     captured = capsys.readouterr()
@@ -132,7 +133,7 @@ def tour(tmp_path, capsys, *options):
 
 def test_a_step_that_breaks_is_named_and_the_others_still_run(fake_steps, fine, tmp_path, capsys):
     fake_steps(_00_fine=fine, _01_broken="raise ZeroDivisionError('oh')", _02_fine=fine)
-    code, out, err = tour(tmp_path, capsys)
+    code, out, err = run_tour(tmp_path, capsys)
     assert code == 1
     assert "tour: 01_broken failed: ZeroDivisionError: oh" in err
     assert "00_fine" in out
@@ -142,7 +143,7 @@ def test_a_step_that_breaks_is_named_and_the_others_still_run(fake_steps, fine, 
 
 def test_a_step_that_refuses_its_input_is_named_and_the_exit_code_is_2(fake_steps, fine, tmp_path, capsys):
     fake_steps(_00_fine=fine, _01_picky="print('01_picky: no, because', file=sys.stderr); sys.exit(2)")
-    code, out, err = tour(tmp_path, capsys)
+    code, out, err = run_tour(tmp_path, capsys)
     assert code == 2
     assert err.splitlines()[-1] == "tour: 01_picky not run: no, because"
     assert "00_fine" in out
@@ -153,7 +154,7 @@ def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason_and_the_
 ):
     picky = "print('01_picky: no compiler, [/] so', file=sys.stderr); sys.exit(2)"
     fake_steps(_00_fine=fine, _01_picky=picky, _02_fine=fine)
-    code, out, _ = tour(tmp_path, capsys)
+    code, out, _ = run_tour(tmp_path, capsys)
     assert code == 2
     table = out[out.index("vs step") :].splitlines()
     rows = [line.split() for line in table if line.startswith(("00_", "01_", "02_"))]
@@ -165,17 +166,34 @@ def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason_and_the_
     assert not (tmp_path / "logs" / "01_picky").exists()
 
 
+def test_every_other_option_goes_on_to_the_steps(fake_steps, fine, tmp_path, capsys):
+    told = "print(*sys.argv[3:])\n"
+    fake_steps(_00_a=told + fine, _01_b=told + fine)
+    code, out, _ = run_tour(tmp_path, capsys, "--batch-size", "64", "--quick", "--workers=0")
+    assert code == 0
+    assert out.splitlines()[0] == "--device cpu --quick --batch-size 64 --workers=0"
+
+
+def test_a_step_that_refuses_the_options_before_any_has_run_ends_the_tour_with_its_line(fake_steps, tmp_path, capsys):
+    refusal = "print('00_a.py: unrecognized arguments: --bacth-size (see --help)', file=sys.stderr); sys.exit(2)"
+    fake_steps(_00_a=refusal, _01_b="raise ZeroDivisionError")
+    code, _, err = run_tour(tmp_path, capsys, "--bacth-size", "64")
+    [line] = err.splitlines()
+    assert code == 2
+    assert line.endswith(": unrecognized arguments: --bacth-size (see --help)")
+
+
 def test_a_step_killed_by_the_system_is_explained(fake_steps, fine, tmp_path, capsys):
     fake_steps(_00_fine=fine, _01_killed="import os; os.kill(os.getpid(), 9)")
-    code, _, err = tour(tmp_path, capsys)
+    code, _, err = run_tour(tmp_path, capsys)
     assert code == 1
     assert "01_killed failed: killed by SIGKILL (most likely for lack of memory)" in err
 
 
 def test_an_old_result_of_a_step_that_now_fails_is_not_in_the_table(fake_steps, fine, tmp_path, capsys):
     fake_steps(_00_fine=fine, _01_broken="if (logdir / step).exists(): sys.exit('no')\n" + fine)
-    assert tour(tmp_path, capsys)[0] == 0
-    code, out, err = tour(tmp_path, capsys)
+    assert run_tour(tmp_path, capsys)[0] == 0
+    code, out, err = run_tour(tmp_path, capsys)
     assert code == 1
     assert "01_broken" not in out[out.index("vs step") :]
     assert "01_broken failed" in err
@@ -234,7 +252,7 @@ def assert_rounds(folder, speeds):
 
 def test_rounds_are_interleaved_and_every_run_is_kept(fake_steps, whole, tmp_path, capsys):
     fake_steps(_00_a=whole(), _01_b=whole())
-    code, out, err = tour(tmp_path, capsys, "--rounds", "3")
+    code, out, err = run_tour(tmp_path, capsys, "--rounds", "3")
     assert code == 0, err
     assert order(tmp_path) == ["00_a", "01_b"] * 3
     for step in ("00_a", "01_b"):
@@ -247,7 +265,7 @@ def test_rounds_are_interleaved_and_every_run_is_kept(fake_steps, whole, tmp_pat
 
 def test_a_step_without_effect_on_this_device_runs_in_the_first_round_only(fake_steps, whole, tmp_path, capsys):
     fake_steps(_00_a=whole(), _01_b=whole("needs = 'a GPU'"), _02_c=whole())
-    code, out, err = tour(tmp_path, capsys, "--rounds", "3")
+    code, out, err = run_tour(tmp_path, capsys, "--rounds", "3")
     assert code == 0, err
     assert order(tmp_path) == ["00_a", "01_b", "02_c", "00_a", "02_c", "00_a", "02_c"]
     assert_rounds(tmp_path / "logs" / "01_b", [101.0])
@@ -258,7 +276,7 @@ def test_a_step_without_effect_on_this_device_runs_in_the_first_round_only(fake_
 
 def test_a_trace_without_kernels_is_replaced_by_that_of_a_further_round(fake_steps, whole, tmp_path, capsys):
     fake_steps(_00_a=whole(f"notes = [{record.NO_KERNELS!r}]"))  # of its first run
-    code, _, err = tour(tmp_path, capsys, "--rounds", "3")
+    code, _, err = run_tour(tmp_path, capsys, "--rounds", "3")
     assert code == 0, err
     folder = tmp_path / "logs" / "00_a"
     assert_rounds(folder, [101.0, 102.0, 103.0])
@@ -269,8 +287,8 @@ def test_a_trace_without_kernels_is_replaced_by_that_of_a_further_round(fake_ste
 
 def test_one_round_keeps_no_runs_and_removes_those_of_an_earlier_tour(fake_steps, whole, tmp_path, capsys):
     fake_steps(_00_a=whole())
-    tour(tmp_path, capsys, "--rounds", "2")
-    assert tour(tmp_path, capsys)[0] == 0
+    run_tour(tmp_path, capsys, "--rounds", "2")
+    assert run_tour(tmp_path, capsys)[0] == 0
     folder = tmp_path / "logs" / "00_a"
     assert record.read_result(folder / "result.json").samples_per_second.windows == [103.0] * 5
     assert sorted(path.suffix for path in folder.iterdir() if "tfevents" not in path.name) == [".gz", ".json"]
@@ -278,15 +296,15 @@ def test_one_round_keeps_no_runs_and_removes_those_of_an_earlier_tour(fake_steps
 
 def test_a_tour_of_fewer_rounds_leaves_none_of_an_earlier_one(fake_steps, whole, tmp_path, capsys):
     fake_steps(_00_a=whole())
-    tour(tmp_path, capsys, "--rounds", "3")
-    tour(tmp_path, capsys, "--rounds", "2")
+    run_tour(tmp_path, capsys, "--rounds", "3")
+    run_tour(tmp_path, capsys, "--rounds", "2")
     assert_rounds(tmp_path / "logs" / "00_a", [104.0, 105.0])
 
 
 def test_earlier_rounds_of_a_step_that_now_fails_are_not_paired_with_new_ones(fake_steps, whole, tmp_path, capsys):
     fake_steps(_00_a=whole(), _01_b=whole("if count > 2: sys.exit('no')"))
-    tour(tmp_path, capsys, "--rounds", "2")
-    code, out, err = tour(tmp_path, capsys, "--rounds", "2")
+    run_tour(tmp_path, capsys, "--rounds", "2")
+    code, out, err = run_tour(tmp_path, capsys, "--rounds", "2")
     assert code == 1
     assert err.count("tour: 01_b failed: no") == 1
     assert "01_b" not in out[out.index("vs step") :]
@@ -297,7 +315,7 @@ def test_earlier_rounds_of_a_step_that_now_fails_are_not_paired_with_new_ones(fa
 
 def test_a_step_that_fails_in_one_round_is_tried_again_in_the_next(fake_steps, whole, tmp_path, capsys):
     fake_steps(_00_a=whole(), _01_b=whole("if count == 2: print('01_b: not now'); sys.exit(2)"))
-    code, out, err = tour(tmp_path, capsys, "--rounds", "3")
+    code, out, err = run_tour(tmp_path, capsys, "--rounds", "3")
     assert code == 2
     assert "tour: 01_b failed: not now" in err
     assert medians(tmp_path / "logs" / "01_b") == {1: 101.0, 3: 103.0}
@@ -306,7 +324,7 @@ def test_a_step_that_fails_in_one_round_is_tried_again_in_the_next(fake_steps, w
 
 def test_a_step_that_cannot_be_run_here_is_tried_in_the_first_round_only(fake_steps, whole, tmp_path, capsys):
     fake_steps(_00_a=whole(), _01_b=whole("print('01_b: no compiler'); sys.exit(2)"))
-    code, out, err = tour(tmp_path, capsys, "--rounds", "3")
+    code, out, err = run_tour(tmp_path, capsys, "--rounds", "3")
     assert code == 2
     assert order(tmp_path) == ["00_a", "01_b", "00_a", "00_a"]
     assert err.count("tour: 01_b not run: no compiler") == 1
@@ -324,7 +342,7 @@ def hears_ctrl_c():
 def test_a_tour_stopped_in_round_3_leaves_two_whole_rounds(fake_steps, whole, hears_ctrl_c, tmp_path, capsys):
     stop = "import os, signal, time\nif count == 3: os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
     fake_steps(_00_a=whole(), _01_b=whole(stop))
-    code, _, err = tour(tmp_path, capsys, "--rounds", "5")
+    code, _, err = run_tour(tmp_path, capsys, "--rounds", "5")
     assert code == 130, err
     assert_rounds(tmp_path / "logs" / "00_a", [101.0, 102.0, 103.0])
     assert_rounds(tmp_path / "logs" / "01_b", [101.0, 102.0])
@@ -335,18 +353,10 @@ def test_a_tour_stopped_in_round_3_leaves_two_whole_rounds(fake_steps, whole, he
     assert not list((tmp_path / "logs").glob(".*.partial"))
 
 
-def test_a_tour_ends_once_its_intervals_are_narrow_enough(fake_steps, whole, tmp_path, capsys):
-    fake_steps(_00_a=whole(), _01_b=whole())
-    code, out, _ = tour(tmp_path, capsys, "--until", "5")
-    assert code == 0
-    assert_rounds(tmp_path / "logs" / "01_b", [101.0, 102.0, 103.0])
-    assert "round 3: widest ±0.0 % (01_b); goal ±5 %" in out
-
-
 def test_a_step_that_somebody_else_runs_is_not_overwritten_by_a_tour_of_rounds(fake_steps, whole, tmp_path, capsys):
     fake_steps(_00_a=whole())
     with own_folder(tmp_path / "logs", "00_a"):
-        code, _, err = tour(tmp_path, capsys, "--rounds", "2")
+        code, _, err = run_tour(tmp_path, capsys, "--rounds", "2")
     assert (code, len(err.splitlines())) == (2, 1)
     assert "another run of 00_a" in err
 
@@ -356,7 +366,7 @@ def test_progress_of_a_step_reaches_the_one_who_started_it(fake_steps):
     body += "progress.report('warm-up', 1, 3)\nprogress.report('w', 2, 3, 12.5)\nprint('{hi')"
     [file] = fake_steps(_00_talks=body)
     events, lines = [], []
-    outcome = runner.run(file, ["--logdir", "x"], events.append, lines.append)
+    outcome = isolated.run(file, ["--logdir", "x"], events.append, lines.append)
     assert outcome.code == 0
     assert [(event["phase"], event["done"], event["of"], event["samples_per_second"]) for event in events] == [
         ("warm-up", 1, 3, None), ("w", 2, 3, 12.5)
@@ -378,8 +388,9 @@ TOUR = """
 import sys
 sys.path.insert(0, {root!r})
 from pathlib import Path
-from walkthrough.compare import runner
-runner.step_files = lambda: [Path({step!r})]
+from walkthrough.compare import isolated, tour
+from walkthrough.compare.isolated import Outcome
+tour.step_files = lambda: [Path({step!r})]
 from walkthrough.cli import main
 main(["tour", "--device", "cpu", "--logdir", {logdir!r}])
 """
@@ -419,10 +430,123 @@ def test_a_stopped_tour_stops_its_step_which_leaves_nothing_half_written(fake_st
 
 def test_a_folder_without_steps_is_refused(tmp_path):
     with pytest.raises(InputError, match="no steps"):
-        runner.step_files(tmp_path)
+        tour.step_files(tmp_path)
 
 
 def test_the_steps_are_the_folder():
-    assert [path.stem for path in runner.step_files()] == NAMES
-    code = "from walkthrough.compare.runner import step_files; print(len(step_files()))"
+    assert [path.stem for path in tour.step_files()] == NAMES
+    code = "from walkthrough.compare.tour import step_files; print(len(step_files()))"
     assert run_program("-c", code, cwd="/").stdout.strip() == str(len(NAMES))
+
+
+SCRIPTS = [Path("steps/00_a.py"), Path("steps/01_b.py")]
+
+
+def runs_of(schedule, needs=None):
+    """Go through a schedule; returns the order of the runs. needs: {step: what its change needs and is not here}."""
+    order = []
+    for number, script in schedule:
+        order.append((number, script.stem))
+        schedule.add(number, make_result(script.stem, needs=(needs or {}).get(script.stem)))
+    return order
+
+
+def test_runs_are_interleaved():
+    assert runs_of(tour.Schedule(SCRIPTS, rounds=3)) == [
+        (1, "00_a"), (1, "01_b"), (2, "00_a"), (2, "01_b"), (3, "00_a"), (3, "01_b")
+    ]  # fmt: skip
+
+
+def test_runs_that_are_there_already_are_not_made_again():
+    schedule = tour.Schedule(SCRIPTS, rounds=2)
+    schedule.add(1, make_result("00_a"))
+    schedule.add(2, make_result("01_b"))
+    assert runs_of(schedule) == [(1, "01_b"), (2, "00_a")]
+
+
+def test_a_step_without_effect_on_this_device_runs_once():
+    schedule = tour.Schedule([*SCRIPTS, Path("steps/02_c.py")], rounds=3)
+    order = runs_of(schedule, needs={"02_c": "a GPU"})
+    assert [step for _, step in order] == ["00_a", "01_b", "02_c", "00_a", "01_b", "00_a", "01_b"]
+    assert schedule.whole_rounds == 3
+
+
+def test_a_step_without_effect_runs_again_until_its_trace_holds_kernels():
+    schedule = tour.Schedule(SCRIPTS, rounds=4)
+    schedule.add(1, make_result("01_b", needs="a second process", notes=[record.NO_KERNELS]))
+    assert schedule.missing(2) == SCRIPTS
+    schedule.add(2, make_result("01_b", needs="a second process"))
+    assert schedule.missing(3) == SCRIPTS[:1]
+
+
+def test_what_cannot_be_run_here_is_not_tried_again_and_what_fails_otherwise_is():
+    schedule, order = tour.Schedule([*SCRIPTS, Path("steps/02_c.py")], rounds=2), []
+    for number, script in schedule:
+        order.append((number, script.stem))
+        if script.stem == "00_a":
+            schedule.add(number, make_result("00_a"))
+            continue
+        words = schedule.add_failure(script.stem, Outcome(2 if script.stem == "01_b" else 1, "because"))
+        assert words == ("not run" if script.stem == "01_b" else "failed")
+    assert order == [(1, "00_a"), (1, "01_b"), (1, "02_c"), (2, "00_a"), (2, "02_c")]
+    assert schedule.not_run == {"01_b": "because"}
+
+
+def test_input_that_the_first_step_refuses_ends_the_command():
+    with pytest.raises(InputError, match="no such model"):
+        tour.Schedule(SCRIPTS, rounds=1).add_failure("00_a", Outcome(2, "no such model"))
+
+
+def test_a_step_that_ran_once_and_then_refuses_has_failed_and_is_tried_again():
+    schedule = tour.Schedule(SCRIPTS, rounds=2)
+    schedule.add(1, make_result("00_a"))
+    assert schedule.add_failure("00_a", Outcome(2, "out of memory")) == "failed"
+    assert not schedule.not_run
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """clock(seconds): that much time passes for a schedule."""
+    now = [0.0]
+    monkeypatch.setattr(tour, "monotonic", lambda: now[0])
+
+    def passes(seconds):
+        now[0] += seconds
+
+    return passes
+
+
+@pytest.mark.parametrize(
+    ("minutes", "seconds", "made"),
+    [(None, 80, 6), (3, 80, 2), (3, 60, 3), (3, 0.1, 6), (1, 80, 1)],
+    ids=["no limit", "the third would end late", "just in time", "all fit", "one that is too long is made"],
+)
+def test_no_run_begins_that_would_end_late_by_the_longest_so_far(clock, minutes, seconds, made, capsys):
+    schedule, order = tour.Schedule(SCRIPTS, rounds=3, minutes=minutes), []
+    for number, script in schedule:
+        order.append((number, script.stem))
+        clock(seconds)
+        schedule.add(number, make_result(script.stem))
+    assert len(order) == made
+    assert ("next is" in capsys.readouterr().out) == (made < 6)
+
+
+def test_the_longest_run_counts_whatever_its_step(clock):
+    schedule, order = tour.Schedule(SCRIPTS, rounds=2, minutes=3), []
+    for number, script in schedule:
+        order.append((number, script.stem))
+        clock(100 if len(order) == 1 else 1)
+        schedule.add(number, make_result(script.stem))
+    assert order == [(1, "00_a")]
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "nan", "inf", "ten", "", "10081"])
+def test_minutes_that_are_none_are_refused(text, capsys):
+    with pytest.raises(SystemExit):
+        main(["tour", "--minutes", text])
+    assert "is not a number of minutes above 0, at most 10080" in capsys.readouterr().err
+
+
+def test_a_round_is_not_kept_beside_no_trace(tmp_path):
+    with pytest.raises(InputError, match="holds no trace"):
+        tour.keep(tmp_path, 2, make_result())

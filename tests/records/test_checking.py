@@ -12,7 +12,8 @@ from support.recorded import (
     tree,
 )
 
-from walkthrough.records import check, page
+from walkthrough.records import check
+from walkthrough.records.record import write_page
 from walkthrough.results import privacy
 from walkthrough.results import result as record
 
@@ -71,7 +72,7 @@ def test_the_limit_of_something_else_is_refused(folder, assert_refused, changes,
 
 def test_a_record_with_a_step_that_was_not_run_passes_and_names_the_reason(folder, command):
     record.write_not_run(folder / "13_compile", "13_compile", "torch.compile found no C++ compiler that works")
-    page.write_page(folder)
+    write_page(folder)
     code, out, err = command("--check", folder)
     assert (code, err) == (0, [])
     assert out[-2:] == ["13_compile: not run: torch.compile found no C++ compiler that works", "ok"]
@@ -82,7 +83,7 @@ def test_whatever_a_compiler_or_cuda_says_does_not_make_a_record_refused(folder,
     said = "Internal Triton error: `ptxas` failed <class 'X'> [128, 3] a|b \\\\host\\share in /opt/x/y.py " + "z " * 200
     record.write_not_run(folder / "13_compile", "13_compile", said)
     write_limit(folder, not_compiled=privacy.reason(said))
-    page.write_page(folder)
+    write_page(folder)
     code, _, err = command("--check", folder)
     assert (code, err) == (0, [])
     reason = record.steps_not_run(folder)[0].reason

@@ -8,7 +8,7 @@ import pytest
 from support.recorded import TRACE, edit, edit_trace, tree
 
 from walkthrough.compare import tour
-from walkthrough.records import page
+from walkthrough.records import record
 from walkthrough.results import result
 
 
@@ -22,7 +22,7 @@ def somebody(monkeypatch):
 
 def test_a_packed_record_unzips_to_what_it_was(folder, command, tmp_path):
     result.write_not_run(folder / "13_compile", "13_compile", "torch.compile found no C++ compiler that works")
-    page.write_page(folder)
+    record.write_page(folder)
     code, out, err = command("--pack", folder)
     assert (code, err) == (0, [])
     assert any("test-gpu.zip" in line for line in out)
@@ -71,7 +71,7 @@ def without_effect(folder, step):
     edit(folder / step / "runs" / "1.json", lambda value: value.update(needs="bf16 units"))
     result.write_result(folder / step / "runs" / "1.json", result.read_result(folder / step / "runs" / "1.json"))
     tour.sum_up(folder / step)
-    page.write_page(folder)
+    record.write_page(folder)
 
 
 def test_a_step_without_effect_on_its_device_has_one_run_and_the_others_keep_theirs(folder, command, tmp_path):
@@ -84,6 +84,25 @@ def test_a_step_without_effect_on_its_device_has_one_run_and_the_others_keep_the
     assert not any("cut off" in line for line in out)
     with zipfile.ZipFile(tmp_path / "test-gpu.zip") as file:
         assert len([name for name in file.namelist() if "/runs/" in name]) == 3
+
+
+@pytest.mark.parametrize("summed", [True, False], ids=["between two runs", "between a run and its sum"])
+def test_of_a_record_that_was_cut_off_within_a_round_all_runs_are_packed(folder, command, tmp_path, summed):
+    (folder / "01_amp" / "runs" / "2.json").unlink()
+    tour.sum_up(folder / "01_amp")
+    if not summed:
+        (folder / "00_baseline" / "result.json").unlink()
+    (folder / "README.md").unlink()
+    (folder / "02_bigger_batch").mkdir()
+    (folder / "02_bigger_batch" / "02_bigger_batch.1.pt.trace.json.gz").touch()  # its run was not kept
+    assert command("--check", folder)[0] == 2
+    code, _, err = command("--pack", folder)
+    assert (code, err) == (0, [])
+    with zipfile.ZipFile(tmp_path / "test-gpu.zip") as file:
+        runs = sorted(name.split("/", 1)[1] for name in file.namelist() if "/runs/" in name)
+        file.extractall(tmp_path / "home")
+    assert runs == ["00_baseline/runs/1.json", "00_baseline/runs/2.json", "01_amp/runs/1.json"]
+    assert command("--check", tmp_path / "home" / "test-gpu")[0] == 0
 
 
 def test_a_record_that_names_its_machine_or_user_is_not_packed(folder, command, tmp_path, monkeypatch):

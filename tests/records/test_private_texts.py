@@ -15,7 +15,8 @@ from support.trace_builder import TraceBuilder
 
 from walkthrough.cli import main
 from walkthrough.compare.rounds import merged
-from walkthrough.records import allowed, check, page
+from walkthrough.records import allowed, check
+from walkthrough.records.record import write_page
 from walkthrough.results import privacy, result
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.events import scalars, write_events
@@ -137,7 +138,7 @@ def in_a_run(folder, text):
 def in_a_missing_step(folder, text):
     (folder / "13_compile").mkdir(exist_ok=True)
     result.write_json(folder / "13_compile/not_run.json", {"step": "13_compile", "reason": text})
-    page.write_page(folder)
+    write_page(folder)
 
 
 def in_a_study(folder, text):

@@ -10,14 +10,13 @@ import signal
 import subprocess
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support import ROOT, make_result, recorded, write_run
 
 from walkthrough.cli import main
-from walkthrough.compare import pace, runner
-from walkthrough.records import header, recording
+from walkthrough.compare import isolated, tour
+from walkthrough.records import record as recording
 from walkthrough.results import environment as machine
 from walkthrough.results import events
 from walkthrough.results import result as record
@@ -45,7 +44,13 @@ def needing():
 
 
 @pytest.fixture
-def fake_runs(monkeypatch, tmp_path, refusing, lacking, needing):
+def differing():
+    """{step: fields of its result that are another's} among `fake_runs`."""
+    return {}
+
+
+@pytest.fixture
+def fake_runs(monkeypatch, tmp_path, refusing, lacking, needing, differing):
     """In place of real steps: each run writes a hand-made result. Returns the log of runs and the steps to fail."""
     log, failing = [], set()
 
@@ -53,13 +58,19 @@ def fake_runs(monkeypatch, tmp_path, refusing, lacking, needing):
         log.append(file.stem)
         run.words = words
         if file.stem in failing:
-            return runner.Outcome(1, "it broke")
+            return isolated.Outcome(1, "it broke")
         if file.stem in refusing:
-            return runner.Outcome(2, refusing[file.stem])
+            return isolated.Outcome(2, refusing[file.stem])
         speed = 100.0 + len(log)
         notes = [record.NO_KERNELS] if len(log) in lacking else []
         trace, needs = f"secret-host.{len(log)}.pt.trace.json.gz", needing.get(file.stem)
-        result = make_result(file.stem, windows=[speed] * 5, trace=trace, notes=notes, needs=needs)
+        own = {
+            "device": machine.cpu_name(),
+            "device_type": "cpu",
+            "environment": machine.current_environment("2.11.0", None),
+        }
+        own |= {"trace": trace, "notes": notes, "needs": needs, **differing.get(file.stem, {})}
+        result = make_result(file.stem, windows=[speed] * 5, **own)
         folder = write_run(words[words.index("--logdir") + 1], result)
         (folder / f"events.out.tfevents.17.secret-host.{len(log)}").write_bytes(b"scalars")
         args = {"kernel_file": "/tmp/torchinductor_secret/ab/c.py", "stream": 7}
@@ -67,15 +78,13 @@ def fake_runs(monkeypatch, tmp_path, refusing, lacking, needing):
         kernels = [] if notes else [kernel]
         trace = {"host_name": "secret-host", "traceName": "/home/secret/x.json", "traceEvents": kernels}
         (folder / f"secret-host.{len(log)}.pt.trace.json.gz").write_bytes(gzip.compress(json.dumps(trace).encode()))
-        return runner.Outcome(0, "")
+        return isolated.Outcome(0, "")
 
-    monkeypatch.setattr(runner, "run", run)
-    monkeypatch.setattr(runner, "step_files", lambda: [ROOT / "steps" / f"{name}.py" for name in NAMES])
-    monkeypatch.setattr(runner, "check_input", lambda args: None)
-    monkeypatch.setattr(recording, "without_effect", lambda args, steps: needing)
+    monkeypatch.setattr(isolated, "run", run)
+    monkeypatch.setattr(tour, "step_files", lambda: [ROOT / "steps" / f"{name}.py" for name in NAMES])
+    monkeypatch.setattr(isolated, "answer", lambda *_: {"gpu": None, "torch": "2.11.0", "cuda": None})
     monkeypatch.setattr(machine, "git_revision", lambda: "0123456789ab")
     monkeypatch.setattr(machine, "cpu_name", lambda: "Test CPU (R) 2.0")
-    monkeypatch.setattr("common.device.cpu_name", machine.cpu_name)
     monkeypatch.setattr(machine, "cpu_bf16_hardware", lambda: None)
     return log, failing
 
@@ -133,7 +142,7 @@ def test_one_trace_per_step_is_kept_without_host_name_or_path(fake_runs, tmp_pat
 
 
 def test_of_a_note_what_is_not_of_this_project_is_left_out(fake_runs, tmp_path, monkeypatch):
-    run = runner.run
+    run = isolated.run
 
     def with_a_note(file, words, on_progress, on_line):
         outcome = run(file, words, on_progress, on_line)
@@ -141,7 +150,7 @@ def test_of_a_note_what_is_not_of_this_project_is_left_out(fake_runs, tmp_path, 
         record.write_result(path, replace(record.read_result(path), notes=["no device on ada-thinkpad"]))
         return outcome
 
-    monkeypatch.setattr(runner, "run", with_a_note)
+    monkeypatch.setattr(isolated, "run", with_a_note)
     assert record_runs(tmp_path, "--runs", "1") == 0
     assert record.read_result(tmp_path / FOLDER / "01_amp" / "result.json").notes == ["no device on …"]
 
@@ -151,7 +160,7 @@ def test_a_machine_whose_name_a_record_may_not_hold_is_refused_before_anything_r
 ):
     monkeypatch.setattr(machine, "cpu_name", lambda: "ada's CPU")
     assert record_runs(tmp_path) == 2
-    assert "a record may not hold \"ada's CPU\" as 'cpu', which is not a processor" in capsys.readouterr().err
+    assert "a record may not hold \"ada's CPU\" as 'device', which is not a device" in capsys.readouterr().err
     assert fake_runs[0] == []
 
 
@@ -191,8 +200,7 @@ def test_a_record_stopped_before_the_run_of_its_new_trace_was_kept_goes_on(fake_
 def test_a_record_has_a_page_with_its_mean_spread_and_number_of_runs(fake_runs, tmp_path, capsys):
     record_runs(tmp_path, "--runs", "3")
     text = (tmp_path / FOLDER / "README.md").read_text()
-    assert "on Test CPU (R) 2.0" not in text  # the hand-made results name another device
-    assert "on Test GPU" in text
+    assert "on Test CPU (R) 2.0" in text
     [row] = [line for line in text.splitlines() if line.startswith("| `01_amp`")]
     cells = [cell.strip() for cell in row.split("|")]
     assert "105.0" in cells
@@ -207,7 +215,7 @@ def test_a_record_has_a_page_with_its_mean_spread_and_number_of_runs(fake_runs, 
 @pytest.fixture
 def valid_runs(monkeypatch, tmp_path, valid_record):
     """In place of real steps: each run writes what `--check` accepts. Returns the folder of the record."""
-    shared = header.read_header(valid_record / header.FILE)
+    shared = recording.read_header(valid_record / recording.FILE)
     folder = tmp_path / "R" / "test-gpu"
 
     def run(file, words, on_progress, on_line):
@@ -218,10 +226,10 @@ def valid_runs(monkeypatch, tmp_path, valid_record):
         medians = {"median/step_ms": 1.0, "median/images_per_second": result.samples_per_second.median}
         settings = {"precision": "float32", "workers": 0}
         events.write_events(own / "events.out.tfevents.17.host", recorded.POINTS, settings, medians)
-        return runner.Outcome(0, "")
+        return isolated.Outcome(0, "")
 
-    monkeypatch.setattr(runner, "run", run)
-    monkeypatch.setattr(runner, "step_files", lambda: [ROOT / "steps" / f"{name}.py" for name in recorded.STEPS])
+    monkeypatch.setattr(isolated, "run", run)
+    monkeypatch.setattr(tour, "step_files", lambda: [ROOT / "steps" / f"{name}.py" for name in recorded.STEPS])
     monkeypatch.setattr(recording, "_header", lambda args: shared)
     monkeypatch.setattr(machine, "code_hash", lambda *_: shared.code)
     return folder
@@ -272,24 +280,19 @@ def test_a_record_that_is_cut_at_any_moment_is_whole_and_goes_on(valid_runs, com
     assert calls > 15
 
 
-def folder_of(**settings):
-    """The folder of a record with these settings, on a machine whose CPU is called "AMD EPYC"."""
-    others = {"data": "cifar10", "image_size": 224, "batch_size": 128, "workers": 8, "seed": 0, "quick": False}
-    settings = header.Settings(precision="auto", **others, **settings)
-    environment = {"cpu": "AMD EPYC"}
-    return recording.folder_name(header.Header(schema=2, settings=settings, environment=environment, code="0" * 64))
+def folder_of(device, *words, instructions=None):
+    settings = recording.Settings(words=[*words], seed=0, quick=False, device=device, instructions=instructions)
+    return recording.folder_name(settings)
 
 
 def test_another_model_is_recorded_beside_the_courses_own():
-    assert folder_of(device="NVIDIA H200", model="mobilenet_v2") == "nvidia-h200"
-    assert folder_of(device="NVIDIA H200", model="resnet50") == "nvidia-h200-resnet50"
-    assert folder_of(device="AMD EPYC", model="tiny_convmixer") == "amd-epyc"
-    assert folder_of(device="AMD EPYC", model="mobilenet_v2") == "amd-epyc-mobilenet-v2"
+    assert folder_of("NVIDIA H200", "--seed", "1") == "nvidia-h200"
+    assert folder_of("NVIDIA H200", "--model", "resnet50") == "nvidia-h200-resnet50"
+    assert folder_of("AMD EPYC", "--model=mobilenet_v2") == "amd-epyc-mobilenet-v2"
 
 
 def test_cpus_that_share_a_name_and_differ_in_instructions_have_a_record_each(fake_runs, tmp_path, monkeypatch, capsys):
-    model = "tiny_convmixer"
-    assert folder_of(device="AMD EPYC", instructions="AVX512-BF16", model=model) == "amd-epyc-avx512-bf16"
+    assert folder_of("AMD EPYC", instructions="AVX512-BF16") == "amd-epyc-avx512-bf16"
     assert record_runs(tmp_path, "--runs", "1") == 0
     monkeypatch.setattr(machine, "cpu_bf16_hardware", lambda: "AMX")
     assert record_runs(tmp_path, "--runs", "1") == 0
@@ -302,80 +305,47 @@ def test_cpus_that_share_a_name_and_differ_in_instructions_have_a_record_each(fa
 
 def test_the_options_of_a_record_are_those_of_its_runs(fake_runs, tmp_path):
     assert record_runs(tmp_path, "--runs", "1", "--precision", "fp32", "--batch-size", "64") == 0
-    words = dict(zip(runner.run.words[::2], runner.run.words[1::2], strict=True))
+    words = dict(zip(isolated.run.words[::2], isolated.run.words[1::2], strict=True))
     assert words.pop("--logdir") == str(tmp_path / FOLDER / ".running")
     assert words == {"--device": "cpu", "--data": str(tmp_path), "--precision": "fp32", "--batch-size": "64"}
-    settings = header.read_header(tmp_path / FOLDER / "record.json").settings
-    assert (settings.precision, settings.batch_size) == ("fp32", 64)
+    settings = recording.read_header(tmp_path / FOLDER / "record.json").settings
+    assert settings.words == ["--precision", "fp32", "--batch-size", "64"]  # a folder is nobody else's business
     assert ", --precision fp32. " in (tmp_path / FOLDER / "README.md").read_text()
-
-
-def test_a_record_ends_once_its_intervals_are_narrow_enough(fake_runs, tmp_path, capsys):
-    log, _ = fake_runs  # each run is 1 image/s faster than the one before
-    assert record_runs(tmp_path, "--until", "1") == 0
-    assert log == NAMES * 3
-    assert "round 3: widest ±" in capsys.readouterr().out
-    log.clear()
-    assert record_runs(tmp_path, "--until", "1") == 0
-    assert log == []
-    assert record_runs(tmp_path, "--until", "0.001", "--runs", "4") == 0
-    assert log == NAMES
-    assert f"{tmp_path / FOLDER} holds 4 run(s) of every step" in capsys.readouterr().out
 
 
 def test_a_record_with_few_minutes_ends_in_time_and_the_same_command_goes_on(fake_runs, tmp_path, capsys, monkeypatch):
     log, _ = fake_runs
-    monkeypatch.setattr(pace, "monotonic", lambda: 60.0 * len(log))  # each run takes a minute
-    words = "--runs", "5", "--minutes", "2.5"
-    assert record_runs(tmp_path, *words) == 0
-    assert log == NAMES[:2]
+    monkeypatch.setattr(tour, "monotonic", lambda: 60.0 * len(log))  # each run takes a minute
+    words = "--runs", "2", "--minutes", "2.5"
+    for _ in range(3):
+        assert record_runs(tmp_path, *words) == 0
+    assert log == NAMES * 2
     out = capsys.readouterr().out
-    assert "3 steps x 5 rounds, 14 runs to go: about 14 min, at most 2.5 min of it now; finished runs are kept" in out
-    assert "--minutes 2.5: 0 of 5 rounds made; next is 02_bigger_batch, about 1 min: the same command goes on" in out
-    assert record_runs(tmp_path, *words) == 0
-    assert log == NAMES + NAMES[:1]  # of a round that never fits, what does
-    assert "1 of 5 rounds made; next is 01_amp of round 2, about 1 min: the same" in capsys.readouterr().out
-    assert record_runs(tmp_path, "--runs", "5", "--minutes", "6.5") == 0
-    assert log == NAMES * 3
-    assert f"{tmp_path / FOLDER} holds 3 run(s) of every step" in capsys.readouterr().out
+    assert "--minutes 2.5: next is round 1/2  02_bigger_batch" in out
+    assert f"{tmp_path / FOLDER} holds 2 run(s) of every step" in out
 
 
-def test_the_time_to_go_counts_a_step_without_effect_once(fake_runs, needing, tmp_path, capsys, monkeypatch):
-    log, _ = fake_runs
-    needing["02_bigger_batch"] = "a GPU"
-    monkeypatch.setattr(pace, "monotonic", lambda: 60.0 * len(log))
-    assert record_runs(tmp_path, "--runs", "5") == 0
-    out = capsys.readouterr().out
-    assert "3 steps x 5 rounds, 10 runs to go: about 10 min; finished runs are kept" in out
-    assert "round 1 is over; about 8 min to go" in out
-
-
-def test_which_steps_are_recorded_once_depends_on_device_and_precision(monkeypatch):
-    def idle(device, precision):
-        monkeypatch.setattr("common.device.checked_device", lambda name: name)
-        args = SimpleNamespace(device=device, precision=precision)
-        return [step[:2] for step in sorted(recording.without_effect(args, runner.step_files()))]
-
-    assert idle("cpu", "fp32") == ["01", "05", "06", "10", "12", "15", "16"]
-    assert idle("cuda", "fp16") == ["16"]
-
-
-def test_minutes_combine_with_a_goal(fake_runs, tmp_path, capsys, monkeypatch):
-    log, _ = fake_runs
-    monkeypatch.setattr(pace, "monotonic", lambda: 60.0 * len(log))
-    assert record_runs(tmp_path, "--until", "0.001", "--minutes", "10") == 0
-    assert log == NAMES * 3
-    assert "3 of at most 20 rounds made" in capsys.readouterr().out
-    assert record_runs(tmp_path, "--until", "1", "--minutes", "10") == 0
-    assert log == NAMES * 3  # narrow enough
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "soon", "nan"])
-def test_minutes_that_are_none_are_refused_in_a_line(fake_runs, tmp_path, capsys, text):
-    assert record_runs(tmp_path, "--minutes", text) == 2
+def test_input_that_no_step_can_use_ends_the_command_with_its_line(fake_runs, refusing, tmp_path, capsys):
+    refusing["00_baseline"] = "no torchvision classifier called resnet0: see --help"
+    assert record_runs(tmp_path, "--model", "resnet0") == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "is not a number of minutes" in line
-    assert fake_runs[0] == []
+    assert line.endswith("no torchvision classifier called resnet0: see --help")
+    assert fake_runs[0] == ["00_baseline"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": "Other"}, "device is 'Other', in record.json it is 'Test CPU (R) 2.0'"),
+        ({"data": "stand-in"}, "data 'stand-in', not 'cifar10'"),
+        ({"image_size": 32}, "image size 32, not 224"),
+    ],
+)
+def test_a_run_of_something_else_is_not_kept(fake_runs, differing, tmp_path, capsys, changes, message):
+    differing["01_amp"] = changes
+    assert record_runs(tmp_path, "--runs", "1") == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / FOLDER / "01_amp").exists()
 
 
 def test_a_trace_that_was_copied_before_its_run_was_kept_is_replaced(fake_runs, tmp_path):
@@ -458,11 +428,6 @@ def test_a_trace_over_the_limit_loses_steps(fake_runs, tmp_path, monkeypatch, ca
     assert "only its first 2 step(s)" in capsys.readouterr().out
 
 
-def test_stacks_are_not_recorded(fake_runs, tmp_path, capsys):
-    assert record_runs(tmp_path, "--stacks") == 2
-    assert "--stacks" in capsys.readouterr().err
-
-
 def test_a_step_that_fails_is_named_and_tried_again_next_time(fake_runs, tmp_path, capsys):
     log, failing = fake_runs
     failing.add("01_amp")
@@ -530,8 +495,8 @@ def test_another_steps_reason_is_refused(tmp_path):
     ("options", "message"),
     [
         (["--seed", "5"], "seed was 0 and is 5"),
-        (["--batch-size", "64"], "batch_size was 128"),
-        (["--precision", "fp32"], "precision was 'auto' and is 'fp32'"),
+        (["--batch-size", "64"], "words was [] and is ['--batch-size', '64']"),
+        (["--precision", "fp32"], "words was []"),
         (["--quick"], "quick"),
     ],
 )
@@ -686,6 +651,6 @@ def test_the_code_of_a_recording_is_what_it_runs():
         "steps/00_baseline.py",
         "common/session.py",
         "common/tracing.py",
-        "walkthrough/compare/runner.py",
+        "walkthrough/compare/isolated.py",
     } <= names
     assert not [name for name in names if re.search("doctor|/(view|figure)s?.py|/(course|board|explain|trace)/", name)]

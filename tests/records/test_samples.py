@@ -207,7 +207,7 @@ def test_the_list_names_every_trace_by_commit_and_its_licence():
 
 def test_the_first_pair_of_the_predictions_is_among_them():
     addresses = {sample.address: sample.sha256 for sample in samples.read_list().samples}
-    first, *rest = others.read().pairs
+    first, *rest = others.read_pairs().pairs
     assert {first.before.address, first.after.address} <= set(addresses)
     for traced in (traced for pair in (first, *rest) for traced in (pair.before, pair.after)):
         assert addresses.get(traced.address, traced.sha256) == traced.sha256

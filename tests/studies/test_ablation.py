@@ -40,8 +40,8 @@ from studies.ablation import (
 from walkthrough.cli import main
 from walkthrough.compare import statistics
 from walkthrough.compare.figures import MEMORY, SPEED, UNRESOLVED, save
-from walkthrough.compare.runner import step_files
 from walkthrough.compare.statistics import of_pairs
+from walkthrough.compare.tour import step_files
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import Setup, StepTime, Throughput
 

@@ -6,7 +6,7 @@ import json
 from support.results import make_result
 from support.trace_builder import TraceBuilder
 from walkthrough.compare.rounds import merged
-from walkthrough.records import page
+from walkthrough.records import record as records
 from walkthrough.results import result as record
 from walkthrough.results.environment import Environment
 from walkthrough.results.events import write_events
@@ -68,14 +68,12 @@ def sum_up(folder):
     """Write what `record` derives from the runs: each step's result, and the page."""
     for step in STEPS:
         record.write_result(folder / step / record.FILE, merged(record.read_runs(folder / step)))
-    page.write_page(folder)
+    records.write_page(folder)
 
 
 def make_record(folder):
     """Two runs of two steps."""
-    settings = {"device": "Test GPU", "data": "cifar10", "model": "mobilenet_v2", "image_size": 224}
-    settings |= {"batch_size": 128, "workers": 8, "precision": "auto"}
-    settings |= {"seed": 0, "quick": False}
+    settings = {"words": ["--workers", "8"], "seed": 0, "quick": False, "device": "Test GPU"}
     header = {"schema": 2, "settings": settings, "environment": ENVIRONMENT, "code": "0123456789abcdef" * 4}
     for step in STEPS:
         (folder / step / "runs").mkdir(parents=True)

@@ -1,22 +1,23 @@
-"""The figures of the docs, drawn from recorded runs: each a matplotlib figure with its alternative text.
+"""The figures of the pages, from recorded runs and from tables: what draws each, and its alternative text.
 
 Colours are Okabe and Ito's, which the colour-blind can distinguish; what is not data follows the reader's light or dark
 theme.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
+from labs.shared import heat_map
+from studies import effects, limit, sweep
 from studies.ablation import Ablation
-from studies.effects import effects
-from studies.effects import figure as ablation_figure
 from studies.limit import Limit
-from studies.limit import figure as roofline_figure
 from studies.sweep import Sweep
-from studies.sweep import figure as sweep_figure
+from tools.docs.gpu_memory import Fit
 from tools.docs.recorded import Recorded
 from walkthrough.compare.figures import (
     GREY,
@@ -31,10 +32,13 @@ from walkthrough.compare.figures import (
     step_label,
     styled,
 )
+from walkthrough.compare.study import Row
+from walkthrough.memory.tracker import KINDS
 from walkthrough.trace.idle import CAUSES
-from walkthrough.trace.memory import Memory, thinned
+from walkthrough.trace.memory import thinned
 
-COLOURS = {
+COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#999999")
+ROLES = {
     "kernel": "#009e73",
     "memcpy": "#e69f00",
     "memset": "#f0e442",
@@ -44,14 +48,14 @@ COLOURS = {
     "cpu_exec": "#0072b2",
     "other": "#999999",
 }
-CAUSE_COLOURS = dict(
-    zip(CAUSES, ("#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#0072b2", "#999999"), strict=True)
-)
+IDLE = dict(zip(CAUSES, ("#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#0072b2", "#999999"), strict=True))
+MEMORY = dict(zip(KINDS, ("#0072b2", "#56b4e9", "#cc79a7", "#009e73", "#e69f00", "#999999"), strict=True))
 BOUND = "#d55e00"
 POINTS = 142  # of a memory curve: two for each of 70 stretches of time, and its ends; a panel shows no more
+LEGEND = {"frameon": False, "labelcolor": GREY}
 
-Drawing = tuple[Figure, str]  # a figure and its alternative text
-Parts = dict[str, dict[str, float]]  # {step: {part: ms per image}}
+Drawing = tuple[Callable[[], Figure], str]  # draws a figure, and its alternative text
+Parts = Mapping[str, Mapping[str, float]]  # {bar: {part: value}}
 
 
 def ladder(recorded: Recorded) -> Drawing:
@@ -64,7 +68,7 @@ def ladder(recorded: Recorded) -> Drawing:
         + (f", {short(row.gain)} the step before" if row.gain and row.gain.resolved else "")
         for row in rows[1:]
     )
-    return ladder_figure(recorded.ladder), (
+    return partial(ladder_figure, recorded.ladder), (
         f"Two bar charts of times the images/s of the baseline ({base:.0f}) and of the step before, with the "
         f"{interval_label(recorded.ladder)}; grey where it includes 1. {steps}."
     )
@@ -72,64 +76,55 @@ def ladder(recorded: Recorded) -> Drawing:
 
 def breakdown(recorded: Recorded) -> Drawing:
     """The parts of each traced step, ms per image; see `per_image_ms`."""
-    parts = per_image_ms(recorded)
-    figure = _stacked(parts, COLOURS, f"ms per image, traced: {ladder_title(recorded.ladder)}")
-    return figure, f"Stacked bars: ms per image in each step's trace. {_largest(parts)}."
+    parts, title = per_image_ms(recorded), f"ms per image, traced: {ladder_title(recorded.ladder)}"
+    alt = f"Stacked bars: ms per image in each step's trace. {_largest(parts)}."
+    return partial(stack, _labelled(parts), title, ROLES), alt
 
 
 def idle(recorded: Recorded) -> Drawing | None:
-    """Why the GPU runs no kernel, ms per image; see `idle_per_image_ms`. None where there is no GPU."""
-    parts = idle_per_image_ms(recorded)
+    """Why the GPU runs no kernel, ms per image of a mean traced step. None where there is no GPU."""
+    parts = {
+        step: {
+            cause: us / len(analysis.steps.names) / recorded.row(step).result.batch_size / 1e3
+            for cause, us in analysis.idle[0].causes_us.items()
+        }
+        for step, analysis in recorded.analyses.items()
+        if analysis.idle
+    }
     if not parts:
         return None
     title = f"ms per image without a kernel, by what the CPU did meanwhile: {recorded.ladder.baseline.device}"
-    figure = _stacked(parts, CAUSE_COLOURS, title)
-    return figure, f"Stacked bars: ms per image in which the GPU runs no kernel. {_largest(parts)}."
-
-
-def memory(recorded: Recorded) -> Drawing | None:
-    """Memory allocated over the traced steps, one panel per step, all on one scale. None without memory events."""
-    curves = {step: analysis.memory[0] for step, analysis in recorded.analyses.items() if analysis.memory}
-    if not curves:
-        return None
-    columns = min(3, len(curves))
-    lines = -(-len(curves) // columns)
-    figure = Figure(figsize=(9, 0.6 + 2.2 * lines), layout=ConstrainedLayoutEngine(hspace=0.08))
-    panels = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    for axes in panels.flat[len(curves) :]:
-        axes.set_visible(False)
-    for axes, (step, curve) in zip(panels.flat, curves.items(), strict=False):
-        time, allocated = memory_curve(curve)
-        axes.fill_between(time, allocated, color=SPEED, linewidth=0)
-        styled(axes, step_label(step))
-    panels.flat[0].set_ylim(0, 1.05 * max(curve.peak_allocated or curve.growth for curve in curves.values()) / 1e6)
-    figure.supxlabel("ms since tracing began", fontsize=9, color=GREY)
-    figure.supylabel("allocated, MB", fontsize=9, color=GREY)
-    peaks = ", ".join(f"{step_label(step)} {curve.growth / 1e6:.0f} MB" for step, curve in curves.items())
-    return figure, f"A curve for each step: memory allocated over the traced steps. It grew by at most: {peaks}."
+    alt = f"Stacked bars: ms per image in which the GPU runs no kernel. {_largest(parts)}."
+    return partial(stack, _labelled(parts), title, IDLE), alt
 
 
 def predicted(recorded: Recorded) -> Drawing:
     """What each step gained over the one before, and the upper bound that the trace before it gave."""
+    steps = "; ".join(f"{step_label(row.step)} {row.gain}, {row.outcome}" for row in recorded.predictions)
+    return partial(_predicted, recorded), (
+        f"Points: what each step gained over the one before, with the {interval_label(recorded.ladder)}, and the "
+        f"predicted bound. {steps}."
+    )
+
+
+def _predicted(recorded: Recorded) -> Figure:
     rows = recorded.predictions
     figure = Figure(figsize=(9, 1.4 + 0.5 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    interval = interval_label(recorded.ladder)
     for resolved, colour, label in (
-        (True, SPEED, f"measured, with the {interval}"),
+        (True, SPEED, f"measured, with the {interval_label(recorded.ladder)}"),
         (False, UNRESOLVED, "~: no measurable difference, the interval includes 1"),
     ):
         gains = {y: row.gain for y, row in enumerate(rows) if row.gain.resolved is resolved}
         if gains:
             errors = reach((gain.low, gain.ratio, gain.high) for gain in gains.values())
-            ratios = [gain.ratio for gain in gains.values()]
-            axes.errorbar(
-                ratios, list(gains), xerr=errors, fmt="o", color=colour, ecolor=colour, capsize=3, label=label
-            )
-    bounds = [(y, row.predicted_gain) for y, row in enumerate(rows) if row.predicted_gain]
+            x = [gain.ratio for gain in gains.values()]
+            axes.errorbar(x, list(gains), xerr=errors, fmt="o", color=colour, ecolor=colour, capsize=3, label=label)
+    bounds = [(row.predicted_gain, y) for y, row in enumerate(rows) if row.predicted_gain]
     if bounds:
-        heights, values = zip(*bounds, strict=True)
-        axes.scatter(values, heights, marker="|", s=300, linewidths=3, color=BOUND, label="predicted, at most")
+        axes.scatter(
+            *zip(*bounds, strict=True), marker="|", s=300, linewidths=3, color=BOUND, label="predicted, at most"
+        )
     axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
     for y, row in enumerate(rows):
         at, offset = (row.gain.ratio, y), (0, 7)
@@ -137,21 +132,48 @@ def predicted(recorded: Recorded) -> Drawing:
     axes.set_yticks(range(len(rows)), [step_label(row.step) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
     styled(axes, f"times as fast as the step before: {ladder_title(recorded.ladder)}")
-    axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=2)
-    steps = "; ".join(f"{step_label(row.step)} {row.gain}, {row.outcome}" for row in rows)
-    return figure, (
-        f"Points: what each step gained over the one before, with the {interval}, and the predicted bound. {steps}."
-    )
+    axes.legend(**LEGEND, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=2)
+    return figure
+
+
+def memory(recorded: Recorded) -> Drawing | None:
+    """Memory allocated over the traced steps, one panel per step, all on one scale. None without memory events."""
+    curves = {step: analysis.memory[0] for step, analysis in recorded.analyses.items() if analysis.memory}
+    if not curves:
+        return None
+    peaks = ", ".join(f"{step_label(step)} {curve.growth / 1e6:.0f} MB" for step, curve in curves.items())
+    alt = f"A curve for each step: memory allocated over the traced steps. It grew by at most: {peaks}."
+    return partial(_memory, curves), alt
+
+
+def _memory(curves: Mapping[str, Any]) -> Figure:
+    columns = min(3, len(curves))
+    lines = -(-len(curves) // columns)
+    figure = Figure(figsize=(9, 0.6 + 2.2 * lines), layout=ConstrainedLayoutEngine(hspace=0.08))
+    panels = figure.subplots(lines, columns, sharey=True, squeeze=False)
+    for axes in panels.flat[len(curves) :]:
+        axes.set_visible(False)
+    for axes, (step, curve) in zip(panels.flat, curves.items(), strict=False):
+        known = ~np.isnan(curve.allocated)
+        time, allocated = curve.time[known], curve.allocated[known]
+        points = thinned(allocated, POINTS)
+        axes.fill_between((time[points] - curve.time[0]) / 1e3, allocated[points] / 1e6, color=SPEED, linewidth=0)
+        styled(axes, step_label(step))
+    panels.flat[0].set_ylim(0, 1.05 * max(curve.peak_allocated or curve.growth for curve in curves.values()) / 1e6)
+    figure.supxlabel("ms since tracing began", fontsize=9, color=GREY)
+    figure.supylabel("allocated, MB", fontsize=9, color=GREY)
+    return figure
 
 
 def roofline(recorded: Recorded) -> Drawing | None:
     """How near its roof each kind of operator is. None where `limit` was not recorded."""
-    limit = recorded.study("limit")
-    if not isinstance(limit, Limit):
+    result = recorded.study("limit")
+    if not isinstance(result, Limit):
         return None
-    shares = [(group.name, limit.share_of_roof(group)) for group in limit.groups]
+    shares = [(group.name, result.share_of_roof(group)) for group in result.groups]
     groups = "; ".join(f"{name} {share:.0%} of its roof" for name, share in shares if share)
-    return roofline_figure(limit), f"FLOP/s over FLOPs per byte on logarithmic axes, with the measured roofs. {groups}."
+    alt = f"FLOP/s over FLOPs per byte on logarithmic axes, with the measured roofs. {groups}."
+    return partial(limit.figure, result), alt
 
 
 def ablation(recorded: Recorded) -> Drawing | None:
@@ -161,33 +183,45 @@ def ablation(recorded: Recorded) -> Drawing | None:
         return None
     rows = "; ".join(
         f"{step_label(effect.optimisation)} {effect.alone or '-'} alone, {effect.in_full or '-'} in the full ladder"
-        for effect in effects(result)
+        for effect in effects.effects(result)
         if not effect.no_effect
     )
-    return ablation_figure(result), f"Points with intervals on a logarithmic axis: times as fast. {rows}."
+    return partial(effects.figure, result), f"Points with intervals on a logarithmic axis: times as fast. {rows}."
 
 
-def sweep(recorded: Recorded) -> Drawing | None:
+def workers(recorded: Recorded) -> Drawing | None:
     """images/s for each number of workers and batch size. None where `sweep` was not recorded."""
     result = recorded.study("sweep")
     if not isinstance(result, Sweep):
         return None
     cells = "; ".join(f"{cell.setting} {cell.median:.0f}" for cell in result.measured)
-    return sweep_figure(result), f"Heat map of images/s. {cells}."
+    return partial(sweep.figure, result), f"Heat map of images/s. {cells}."
 
 
 FIGURES: dict[str, Callable[[Recorded], Drawing | None]] = {
-    figure.__name__: figure for figure in (ladder, breakdown, memory, idle, predicted, roofline, ablation, sweep)
-}
-NOT_DRAWN = {  # where a record lacks what a figure shows
-    "memory": "No figure of memory: the traces have no memory events.",
-    "roofline": "No roofline: `python -m walkthrough limit` has not been recorded.",
-    "ablation": "No figure of effects: `python -m walkthrough ablate` has not been recorded.",
-    "sweep": "No heat map: `python -m walkthrough sweep` has not been recorded.",
+    **{figure.__name__: figure for figure in (ladder, breakdown, memory, idle, predicted, roofline, ablation)},
+    "sweep": workers,
 }
 
 
-def per_image_ms(recorded: Recorded) -> Parts:
+def gpu_memory(fit: Fit) -> Drawing:
+    """The memory predicted for every program, with its own settings: GB at the peak, by what holds it."""
+    rows = {one.program or "": one for one in fit.predictions if not one.words}
+    parts = {
+        f"{step_label(name.rpartition('/')[2])}, {one.model}, {one.batch_size}": {
+            kind: one.by_kind[kind] / 1e9 for kind in KINDS
+        }
+        for name, one in rows.items()
+    }
+    alt = "; ".join(
+        f"{name} {one.peak_bytes / 1e9:.2f} GB, activations {one.by_kind['activations'] / 1e9:.2f}"
+        for name, one in rows.items()
+    )
+    draw = partial(stack, parts, "GB on a GPU, predicted", MEMORY)
+    return draw, f"Bars: GB predicted on a GPU, by what holds it. {alt}."
+
+
+def per_image_ms(recorded: Recorded) -> dict[str, dict[str, float]]:
     """{step: {role: ms of a mean traced step over its batch size}}."""
     return {
         step: {
@@ -198,45 +232,8 @@ def per_image_ms(recorded: Recorded) -> Parts:
     }
 
 
-def idle_per_image_ms(recorded: Recorded) -> Parts:
-    """{step: {cause: ms of a mean traced step without a kernel, over its batch size}}, for steps with a GPU."""
-    return {
-        step: {
-            cause: us / len(analysis.steps.names) / recorded.row(step).result.batch_size / 1e3
-            for cause, us in analysis.idle[0].causes_us.items()
-        }
-        for step, analysis in recorded.analyses.items()
-        if analysis.idle
-    }
-
-
-def memory_curve(curve: Memory) -> tuple[np.ndarray, np.ndarray]:
-    """A curve for a narrow panel: ms since its begin and MB allocated, float64 [points], its extremes included."""
-    known = ~np.isnan(curve.allocated)
-    time, allocated = curve.time[known], curve.allocated[known]
-    points = thinned(allocated, POINTS)
-    return (time[points] - curve.time[0]) / 1e3, allocated[points] / 1e6
-
-
-def _stacked(parts: Parts, colours: Mapping[str, str], title: str) -> Figure:
-    figure = Figure(figsize=(9, 1.4 + 0.42 * len(parts)), layout="constrained")
-    axes = figure.subplots()
-    used = [name for name in colours if any(values[name] > 0 for values in parts.values())]
-    left = np.zeros(len(parts))
-    widest = max(sum(values.values()) for values in parts.values())
-    for name in used:
-        widths = np.array([values[name] for values in parts.values()])
-        axes.barh(range(len(parts)), widths, left=left, height=0.62, color=colours[name], label=name)
-        for y, (start, width) in enumerate(zip(left, widths, strict=True)):
-            if width > 0.07 * widest:
-                ink = ink_on(colours[name])
-                axes.text(start + width / 2, y, f"{width:.2f}", ha="center", va="center", fontsize=8, color=ink)
-        left += widths
-    axes.set_yticks(range(len(parts)), [step_label(step) for step in parts])
-    axes.invert_yaxis()
-    styled(axes, title)
-    axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
+def _labelled(parts: Parts) -> Parts:
+    return {step_label(step): values for step, values in parts.items()}
 
 
 def _largest(parts: Parts) -> str:
@@ -246,3 +243,214 @@ def _largest(parts: Parts) -> str:
         two = sorted(values.items(), key=lambda part: -part[1])[:2]
         bars.append(f"{step_label(step)}: {', '.join(f'{name} {value:.2f}' for name, value in two)}")
     return "; ".join(bars)
+
+
+def stack(parts: Parts, title: str, colours: Mapping[str, str] | None = None) -> Figure:
+    """Stacked bars, one below the other; a value is in its part where there is room."""
+    names = list(next(iter(parts.values())))
+    colours = colours or dict(zip(names, COLOURS, strict=False))
+    figure = Figure(figsize=(9, 1.4 + 0.36 * len(parts)), layout="constrained")
+    axes, left = figure.subplots(), np.zeros(len(parts))
+    widest = max(sum(values.values()) for values in parts.values())
+    for name in (name for name in colours if any(values.get(name, 0) > 0 for values in parts.values())):
+        widths = np.array([values[name] for values in parts.values()])
+        axes.barh(range(len(parts)), widths, left=left, height=0.62, color=colours[name], label=name)
+        for y, (start, width) in enumerate(zip(left, widths, strict=True)):
+            if width > 0.07 * widest:
+                ink = ink_on(colours[name])
+                axes.text(start + width / 2, y, f"{width:.2f}", ha="center", va="center", fontsize=8, color=ink)
+        left += widths
+    axes.set_yticks(range(len(parts)), list(parts))
+    axes.set_ylim(len(parts) - 0.4, -0.6)
+    styled(axes, title)
+    axes.legend(**LEGEND, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+# Plots of any table, by the form that a page names. Its first column of texts names what is drawn; of the other
+# columns one may be named. `value` of a cell: of an interval its middle.
+def _middle(cell: Any) -> Any:
+    return cell.get("mean", cell.get("ratio")) if isinstance(cell, dict) else cell
+
+
+def _ends(cell: Any) -> tuple[float, float]:
+    """The interval of a cell; of one measurement there is none, so both are its middle."""
+    middle = _middle(cell)
+    return (middle, middle) if cell.get("low") is None else (cell["low"], cell["high"])
+
+
+def _texts(rows: Sequence[Row]) -> str:
+    """The first column of texts; "" where there is none."""
+    return next((name for name, cell in rows[0].items() if isinstance(cell, str)), "")
+
+
+def _numbers(rows: Sequence[Row]) -> list[str]:
+    """The columns of plain numbers."""
+    return [name for name, cell in rows[0].items() if isinstance(cell, int | float) and not isinstance(cell, bool)]
+
+
+def bars(rows: Sequence[Row], column: str = "") -> Figure:
+    """A bar for each row, with its interval where it has one; of ratios a line at 1."""
+    label, column = _texts(rows), column or _numbers(rows)[0]
+    rows = [row for row in rows if row[column] is not None]
+    figure = Figure(figsize=(8, 0.9 + 0.34 * len(rows)), layout="constrained")
+    axes, values = figure.subplots(), [_middle(row[column]) for row in rows]
+    errors = None
+    if isinstance(rows[0][column], dict):
+        errors = reach((_ends(row[column])[0], _middle(row[column]), _ends(row[column])[1]) for row in rows)
+    drawn = axes.barh(range(len(rows)), values, xerr=errors, height=0.62, color=COLOURS[0], ecolor=GREY)
+    axes.bar_label(drawn, fmt="{:,.3g}", padding=4, fontsize=8, color=GREY)
+    if errors and "ratio" in rows[0][column]:
+        axes.axvline(1, color=BOUND, linewidth=1.5)
+    axes.set_yticks(range(len(rows)), [row[label] for row in rows])
+    axes.invert_yaxis()
+    styled(axes, column)
+    return figure
+
+
+def lines(rows: Sequence[Row], over: str = "") -> Figure:
+    """Lines over a column, by default the first of numbers: with a band for each interval, a panel for each column of
+    intervals, a line for each text; or, where a table has none of these, a line for each column of numbers."""
+    label, over = _texts(rows), over or _numbers(rows)[0]
+    columns = [name for name, cell in rows[0].items() if isinstance(cell, dict)]
+    if not columns:  # a column for each line
+        columns, label = [""], "line"
+        rows = [
+            {over: row[over], label: name, "": row[name]} for name in _numbers(rows) if name != over for row in rows
+        ]
+    across = len(columns) if len(columns) <= 3 else 2
+    down = -(-len(columns) // across)
+    figure = Figure(figsize=(max(6, 4 * across), 3.4 * down), layout="constrained")
+    for axes, column in zip(figure.subplots(down, across, squeeze=False).flat, columns, strict=False):
+        for colour, name in zip(COLOURS, dict.fromkeys(row[label] for row in rows), strict=False):
+            own = [row for row in rows if row[label] == name and row[column] is not None]
+            x = [row[over] for row in own]
+            axes.plot(x, [_middle(row[column]) for row in own], color=colour, label=name, linewidth=1.5)
+            if column:
+                low, high = zip(*(_ends(row[column]) for row in own), strict=True)
+                axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
+        styled(axes, column)
+        axes.set_xlabel(over, color=GREY)
+        if (column or over).endswith("%") or not column:
+            axes.set_ylim(0, 100)
+    figure.axes[0].legend(**LEGEND, fontsize=8)
+    return figure
+
+
+def errors(rows: Sequence[Row], over: str) -> Figure:
+    """A thin line for each text, of its accuracy over a column; at its end the number that its name begins with.
+
+    In equal steps of the error's logarithm, since all are near 100 % at the end.
+    """
+    label, column = _texts(rows), next(name for name in rows[0] if name.endswith("%"))
+    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    axes, least = figure.subplots(), 0.05  # % that has a place
+    for number, name in enumerate(dict.fromkeys(row[label] for row in rows)):
+        own, colour = [row for row in rows if row[label] == name], COLOURS[number % len(COLOURS)]
+        x, y = [row[over] for row in own], [max(least, 100 - row[column]) for row in own]
+        axes.plot(x, y, color=colour, linewidth=1, alpha=0.5)
+        axes.plot(x[-1:], y[-1:], "o", color=colour, markersize=4)
+        words = name.partition("_")[0] + "".join(name.partition(",")[1:])  # "00_naive, …" is another one
+        axes.annotate(words, (x[-1], y[-1]), (4, -3), textcoords="offset points", fontsize=8, color=GREY)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_yticks([10, 5, 2, 1, 0.5, 0.2, 0.1])
+    axes.set_ylim(10, 0.8 * max(least, 100 - max(row[column] for row in rows)))
+    axes.yaxis.set_major_formatter(lambda error, _: f"{100 - error:.4g}")
+    axes.yaxis.set_minor_formatter(lambda error, _: "")
+    axes.set_xlabel(over, color=GREY)
+    styled(axes, column)
+    return figure
+
+
+def scatter(rows: Sequence[Row], column: str) -> Figure:
+    """A row for each text, a dot for each of its values on a logarithmic axis; those without one are counted."""
+    label = _texts(rows)
+    names = list(dict.fromkeys(row[label] for row in rows))[::-1]
+    figure = Figure(figsize=(8, 0.6 + 0.28 * len(names)), layout="constrained")
+    axes, edge = figure.subplots(), 2 * max((row[column] for row in rows if row[column]), default=1.0)
+    for y, name in enumerate(names):
+        values = [row[column] for row in rows if row[label] == name]
+        reached = [value for value in values if value is not None]
+        axes.plot(reached, [y] * len(reached), "o", color=COLOURS[0], alpha=0.5, markersize=5, markeredgewidth=0)
+        if failed := len(values) - len(reached):
+            text = f"{failed} of {len(values)} failed"
+            axes.plot([edge], [y], "x", color=COLOURS[3])
+            axes.annotate(text, (edge, y), (6, 0), textcoords="offset points", va="center", fontsize=8, color=GREY)
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(names)), names)
+    styled(axes, f"{column}, every one")
+    return figure
+
+
+def heat(rows: Sequence[Row]) -> Figure:
+    """A cell for each row, by its batch size and learning rate."""
+    return heat_map.drawn(heat_map.HeatMap(rows))
+
+
+def stacks(rows: Sequence[Row], unit: str) -> Figure:
+    """A stacked bar for each row, a part for each column of numbers."""
+    return stack(_parts(rows), unit)
+
+
+def _parts(rows: Sequence[Row]) -> Parts:
+    return {row[_texts(rows)]: {name: row[name] for name in _numbers(rows)} for row in rows}
+
+
+def areas(panels: Mapping[str, Sequence[Row]], unit: str) -> Figure:
+    """A panel for each table, on one scale: over its first column of numbers, the others in steps above each other."""
+    figure = Figure(figsize=(8, 0.4 + 2.4 * len(panels)), layout="constrained")
+    drawn = figure.subplots(len(panels), 1, squeeze=False, sharey=True)[:, 0]
+    over, *kinds = _numbers(next(iter(panels.values())))
+    for axes, (name, rows) in zip(drawn, panels.items(), strict=True):
+        x = [row[over] for row in rows]
+        x.append(2 * x[-1] - x[-2])  # where the last step ends
+        values = [[row[kind] for row in (*rows, rows[-1])] for kind in kinds]
+        axes.stackplot(x, values, labels=kinds, colors=COLOURS, linewidth=0, step="post")
+        styled(axes, f"{name.replace('_', ' ')}, at most {_most(rows):,.0f} {unit}")
+        axes.set_ylabel(unit, color=GREY)
+        axes.set_xlim(x[0], x[-1])
+    drawn[-1].set_xlabel(over, color=GREY)
+    if len(kinds) > 1:
+        drawn[0].legend(**LEGEND, fontsize=8, ncols=3, loc="upper right")
+    return figure
+
+
+def _most(rows: Sequence[Row]) -> float:
+    _, *kinds = _numbers(rows)
+    return max(sum(row[kind] for kind in kinds) for row in rows)
+
+
+FORMS: dict[str, Callable[..., Figure]] = {
+    form.__name__: form for form in (bars, lines, errors, scatter, heat, stacks, areas)
+}
+
+
+WORDS = {  # of the alternative text
+    "bars": "Bars: {of}",
+    "lines": "Lines over {over}: {of}, with 95 % intervals where they were measured",
+    "errors": "Accuracy over {of} on logarithmic axes, a line for each",
+    "scatter": "A dot for each measurement of {of} on a logarithmic axis",
+    "heat": "Heat map, a number in each cell, of {of}",
+}
+
+
+def of_tables(tables: Mapping[str, Sequence[Row]], name: str, form: str, word: str) -> Drawing:
+    """A table drawn in one of `FORMS`, and what it shows in words. tables: those whose names begin with that one.
+
+    word: a column, or the unit of areas and stacks.
+    """
+    if form == "areas":
+        panels = {key.removeprefix(name).strip("_") or name: rows for key, rows in tables.items()}
+        peaks = ", ".join(f"{key} at most {_most(rows):,.0f} {word}" for key, rows in panels.items())
+        over, *kinds = _numbers(next(iter(panels.values())))
+        return partial(areas, panels, word), f"Areas above each other over {over}: {', '.join(kinds)}; {peaks}"
+    rows = tables[name]
+    if form == "stacks":
+        sums = ", ".join(f"{bar} {sum(parts.values()):.2f} {word}" for bar, parts in _parts(rows).items())
+        return partial(stacks, rows, word), f"Stacked bars of {', '.join(_numbers(rows))}: {sums}"
+    label, columns = _texts(rows), [key for key, cell in rows[0].items() if isinstance(cell, dict)]
+    of = word if word and form != "lines" else ", ".join(columns or _numbers(rows))
+    names = ", ".join(dict.fromkeys(str(row[label]) for row in rows if row[label])) if label else ""
+    alt = WORDS[form].format(of=of, over=word or _numbers(rows)[0]) + (f"; {names}" if names else "")
+    return partial(FORMS[form], rows, *filter(None, [word])), alt

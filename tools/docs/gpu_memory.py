@@ -5,15 +5,15 @@ batches.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from walkthrough.compare.figures import GREY, step_label, styled
+from labs.memory.published import MEMORY
+from walkthrough.compare.table import code, escaped, markdown_table
 from walkthrough.memory.fit import CONTEXT_BYTES, GPUS, Prediction
 from walkthrough.memory.tracker import KINDS
 from walkthrough.results.environment import ROOT, Environment, current_environment, now
@@ -21,12 +21,11 @@ from walkthrough.results.errors import InputError
 from walkthrough.results.result import Result, read_json, typed, write_json
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from tools.docs.recorded import Course
 
 FILE = "fit.json"  # next to the records
 SCHEMA = 1
 TOLERANCE = 0.01  # to within which share of it the largest batch is sought
-COLOURS = dict(zip(KINDS, ("#0072b2", "#56b4e9", "#cc79a7", "#009e73", "#e69f00", "#999999"), strict=True))
 
 
 @dataclass(frozen=True)
@@ -63,8 +62,6 @@ def read(folder: Path) -> Fit | None:
 
 def programs() -> Sequence[tuple[Path, Sequence[str]]]:
     """Every step and lab program with its words: by itself, and as the figures that others published were made."""
-    from labs.memory.published import MEMORY
-
     files = sorted((ROOT / "steps").glob("[0-9]*_*.py")) + sorted((ROOT / "labs").glob("*/[0-9]*_*.py"))
     published = [(ROOT / f"{one.program}.py", one.words) for one in MEMORY if one.words]
     return [(file, ()) for file in files] + [(file, words) for file, words in published if file.exists()]
@@ -86,26 +83,93 @@ def predicted() -> Fit:
     return Fit(SCHEMA, CONTEXT_BYTES, predictions, failed, environment, started)
 
 
-def figure(fit: Fit) -> "Figure":
-    """A bar per program with its own settings, GB allocated at the peak by what holds them; a line: reserved."""
-    from matplotlib.figure import Figure
+def of_fit(table: Callable[..., str]) -> Callable[..., str]:
+    """Make a table of a course of one of a `Fit`; it names the command where there is none."""
 
-    rows = [one for one in fit.predictions if not one.words]
-    drawing = Figure(figsize=(9, 1.4 + 0.3 * len(rows)), layout="constrained")
-    axes = drawing.subplots()
-    left = np.zeros(len(rows))
-    for kind in KINDS:
-        widths = np.array([one.by_kind[kind] / 1e9 for one in rows])
-        axes.barh(range(len(rows)), widths, left=left, height=0.62, color=COLOURS[kind], label=kind)
-        left += widths
-    reserved = [one.reserved_bytes / 1e9 for one in rows]
-    axes.scatter(reserved, range(len(rows)), marker="|", s=90, color=GREY, label="reserved", zorder=3)
-    names = [f"{step_label((one.program or '').rpartition('/')[2])}, {one.model}, {one.batch_size}" for one in rows]
-    axes.set_yticks(range(len(rows)), names)
-    axes.invert_yaxis()
-    styled(axes, "GB on a GPU, predicted")
-    axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
-    return drawing
+    @wraps(table)
+    def of_course(course: "Course", *words: str) -> str:
+        if course.fit is None:
+            return "*Not recorded: `python -m tools.docs.gpu_memory`.*"
+        return table(course.fit, course, *words)
+
+    return of_course
+
+
+@of_fit
+def programs_table(fit: Fit, course: "Course", *names: str) -> str:
+    """Every program, or those named, with its own settings: what it allocates at the peak, by kind, and reserves."""
+    rows = [
+        [
+            _name(one),
+            str(one.batch_size),
+            one.precision,
+            *(_gb(size) for size in (one.peak_bytes, *one.by_kind.values(), one.reserved_bytes)),
+        ]
+        for one in fit.predictions
+        if not one.words and (not names or one.program in names)
+    ]
+    headers = ["program", ">batch", "precision", ">peak GB", *(f">{kind}" for kind in KINDS), ">reserved GB"]
+    if names:
+        return f"{markdown_table(headers, rows)}\n\n*Predicted by `fit` for {fit.predictions[0].model}, not measured.*"
+    failed = [f"{code(program)} is not predicted: {escaped(why)}." for program, why in fit.failed.items()]
+    return "\n\n".join([markdown_table(headers, rows), *failed, f"*torch {escaped(fit.environment.torch)}.*"])
+
+
+@of_fit
+def published_table(fit: Fit, course: "Course") -> str:
+    """Beside every published figure: what is predicted, the way that figure counts."""
+    rows = []
+    for one in MEMORY:
+        known = fit.find(one.program, one.words)
+        predicted = known and {"allocated": known.peak_bytes, "reserved": known.reserved_bytes}[one.counts]
+        rows.append(
+            [
+                code(" ".join([one.program, *one.words])),
+                one.counts,
+                f"{one.memory_gb:.2f}",
+                _gb(predicted) if predicted else "-",
+                f"{predicted / 1e9 / one.memory_gb - 1:+.1%}" if predicted else "not predicted",
+                _gb(known.peak_bytes) if known else "-",
+            ]
+        )
+    headers = ["program", "counts", ">published GB", ">predicted GB", ">off by", ">allocated GB, predicted"]
+    return f"{markdown_table(headers, rows)}\n\nA context is taken to be {CONTEXT_BYTES / 1e9:.2f} GB."
+
+
+@of_fit
+def measured_table(fit: Fit, course: "Course") -> str:
+    """Beside the allocator's peak in every record of a GPU: what was predicted for it."""
+    tables = []
+    for shown in course.records:
+        results = [row.result for row in shown.ladder.rows if shown.device_type == "cuda"]
+        rows = [
+            [code(result.step), _gb(measured), _gb(predicted), f"{predicted / measured - 1:+.1%}"]
+            for result in results
+            for measured, predicted in [(result.peak_memory_bytes.allocated, fit.gpu_bytes(result))]
+            if predicted
+        ]
+        if rows:
+            table = markdown_table(["step", ">measured GB", ">predicted GB", ">off by"], rows)
+            tables.append(f"Allocated at the peak on {escaped(shown.ladder.baseline.device)}:\n\n{table}")
+    none = "*No GPU has been recorded yet, so there is no measured peak to compare with.*"
+    return "\n\n".join(tables) or none
+
+
+@of_fit
+def largest_table(fit: Fit, course: "Course") -> str:
+    """The largest batch on common GPUs, for every program with which it was sought and that differs from the last."""
+    sought = [one for one in fit.predictions if one.largest]
+    different = [one for at, one in enumerate(sought) if not at or one.largest != sought[at - 1].largest]
+    rows = [[_name(one), *(str(one.largest.get(str(size), "-")) for size in GPUS.values())] for one in different]
+    return markdown_table(["program", *(f">{name}" for name in GPUS)], rows)
+
+
+def _name(one: Prediction) -> str:
+    return code(" ".join([one.program or "", *one.words]))
+
+
+def _gb(size: int) -> str:
+    return f"{size / 1e9:.2f}"
 
 
 if __name__ == "__main__":

@@ -16,16 +16,25 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from walkthrough.advice.gains import advise
+from walkthrough.advice.verdict import gain_text
 from walkthrough.compare.statistics import Ratio
+from walkthrough.compare.table import code, escaped, markdown_table
 from walkthrough.records.samples import sha256
 from walkthrough.results import privacy
 from walkthrough.results import result as record
 from walkthrough.results.environment import ROOT, Environment, current_environment, now
 from walkthrough.results.errors import InputError, OneLineParser, one_line_errors, whole_number
+from walkthrough.terminal import time_text
+from walkthrough.trace.analysis import Analysis, analyze
+from walkthrough.trace.steps import ROLES
 
 FOLDER = ROOT / "docs" / "mysteries"
 PROGRAMS = FOLDER / "programs"
@@ -87,6 +96,12 @@ def trace_of(name: str) -> Path:
     return FOLDER / name / "train.pt.trace.json.gz"
 
 
+@cache
+def analysis(name: str) -> Analysis:
+    """What the trace of a mystery shows."""
+    return analyze(trace_of(name))
+
+
 def checksums() -> dict[str, str]:
     """{file name: SHA-256} of all programs."""
     paths = [program(name, fixed) for name in NAMES for fixed in (False, True)]
@@ -96,6 +111,75 @@ def checksums() -> dict[str, str]:
 def read_measured(path: Path = MEASURED) -> Measured | None:
     """What was measured; None where there is no such file. Raises InputError for a broken one."""
     return record.read_as(Measured, path, 1) if path.exists() else None
+
+
+def mystery(course: object, name: str, cost: str, *operators: str) -> str:
+    """The evidence in a mystery's trace: counts and own time of these operators; the bound, and the measured gain.
+
+    cost: what the bound leaves out of a step. "loader": the waits for it; "span": from the first to the last of these
+    operators; "often": all operators that are called as often as the first, Python between them, and the optimizer.
+    """
+    shown, known = analysis(name), read_measured()
+    steps, recording = shown.steps, shown.trace.recording
+    samples_per_step, by_name = recording and recording.samples_per_step, {item.name: item for item in shown.operators}
+    count, waits = len(steps.names), steps.breakdown[ROLES.index("dataloader")]
+    rows = [("a step, on average", time_text(steps.mean_us))]
+    if cost == "loader":
+        rows.append(("waits for the loader, ms, step by step", ", ".join(f"{us / 1e3:.0f}" for us in waits)))
+        if recording and recording.steps_per_epoch:
+            before = f"{recording.steps_per_epoch}; {TRACE_WARMUP}"
+            rows.append(("steps per epoch; steps before the trace", before))
+    for operator in operators:
+        item = by_name[operator]
+        each = f", {item.count / count / samples_per_step:.0f} per sample" if samples_per_step else ""
+        calls = f"{item.count / count:.0f} per step{each if cost == 'loader' else ''}"
+        rows.append((code(operator), f"{calls}; own time {time_text(item.us / item.count)} each"))
+    lost = _cost(shown, cost, operators)
+    if cost != "loader":
+        rows.append(({"span": "from the first to the last of these"}.get(cost, _OFTEN), time_text(lost)))
+    gain = known.gains.get(name) if known else None
+    rows += [
+        ("bound: the step without these", f"{steps.mean_us / (steps.mean_us - lost):.2f}x"),
+        ("**measured gain**", f"**{gain.as_ratio}**, {gain.rounds} rounds" if gain else "not measured"),
+    ]
+    listed = [
+        f"*{escaped(item.title)}* ({gain_text(item) or 'the gain cannot be estimated here'})"
+        for item in advise(shown).advice[:2]
+    ]
+    table = markdown_table([f"trace {name}", "figure"], rows)
+    return f"{table}\n\n`explain` lists first: {'; then '.join(listed)}."
+
+
+_OFTEN = "all operators called as often as the first, Python between them, the optimizer's own time"
+
+
+def _cost(shown: Analysis, cost: str, operators: Sequence[str]) -> float:
+    """µs of a mean step; see `mystery`."""
+    steps, count = shown.steps, len(shown.steps.names)
+    if cost == "loader":
+        return float(steps.breakdown[ROLES.index("dataloader")].mean())
+    if cost == "span":
+        spans = shown.trace.operators.where(shown.trace.named(shown.trace.operators, lambda name: name in operators))
+        inside = [
+            (spans.start >= start) & (spans.start < end) for start, end in zip(steps.start, steps.end, strict=True)
+        ]
+        return float(np.mean([spans.end[own].max() - spans.start[own].min() for own in inside]))
+    least = min(item.count for item in shown.operators if item.name == operators[0])
+    own = sum(item.us for item in shown.operators if item.count >= least or item.name.startswith("Optimizer."))
+    return own / count + float(steps.breakdown[ROLES.index("other")].mean())
+
+
+def machine() -> str:
+    """What the traces and gains were recorded on."""
+    known = read_measured()
+    if known is None:
+        return "*No gain was measured: `python -m tools.docs.mysteries`.*"
+    made = known.environment
+    return (
+        f"*Gains: {escaped(made.cpu)}, {made.cores} CPU cores, torch {escaped(made.torch)}, "
+        f"{len(next(iter(known.gains.values())).before)} rounds of {known.steps} steps, 95 % intervals; load of "
+        f"other programs at the start: {known.load_average:.1f}. `python -m tools.docs.mysteries` measures anew.*"
+    )
 
 
 def cleaned(trace: dict[str, Any]) -> dict[str, Any]:

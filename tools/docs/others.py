@@ -1,8 +1,9 @@
-"""Pairs of traces that others recorded before and after one change: what `explain` predicted, and what they show.
+"""What is shown of traces that others recorded. They are not kept here; `logs/reference/` holds what was computed:
 
-The traces are not kept here. `logs/reference/others.json` holds where they are, their SHA-256, and what was computed:
+samples.json: of the samples (`walkthrough.records.samples`), what the pages' strips and texts show
+others.json: pairs of traces before and after one change, what `explain` predicted and what they show
 
-    python -m tools.docs.others FOLDER     compute it anew from the traces in a folder, whatever their names
+    python -m tools.docs.others FOLDER     compute both anew from the traces in a folder, whatever their names
 """
 
 import sys
@@ -14,18 +15,63 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tools.docs.recorded import RECORDS
+from tools.docs.strips import STEPPING, TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
-from walkthrough.compare.markdown import escaped, table
+from walkthrough.advice.report import report
 from walkthrough.compare.predictions import Prediction, cells
 from walkthrough.compare.statistics import Ratio, of_windows
+from walkthrough.compare.table import escaped, markdown_table
+from walkthrough.explain.text import sentence, text, verdict
 from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.environment import git_revision, now
 from walkthrough.results.errors import InputError, one_line_errors
 from walkthrough.trace.analysis import Analysis, analyze
 
-FILE = "others.json"
+FILE, PAIRS = "samples.json", "others.json"
+
+
+class Shown(Struct, frozen=True):
+    """A stretch of a sample that pages show by its name, and what it is called above the picture."""
+
+    sample: str
+    title: str
+    cut: Cut = Cut()
+
+
+_COPY, _STEPPING = Cut(around=TO_GPU), Cut(around=STEPPING, before_ms=2, after_ms=28, launches=True)
+STRETCHES = {  # {name in the pages: what it is}; after a change here, compute anew
+    "v100_0_workers": Shown("resnet50_v100_0_workers", "0 workers, one step"),
+    "v100_4_workers": Shown("resnet50_v100_4_workers", "4 workers, one step"),
+    "v100_fp32": Shown("resnet50_v100_ddp", "a V100 in fp32, one step"),
+    "v100_amp": Shown("resnet50_v100_ddp", "mixed precision, one step", Cut("01_amp")),
+    "a100_tf32": Shown("resnet50_a100_ddp", "an A100 in TF32, one step"),
+    "a100_batch_32": Shown("resnet50_a100_ddp", "two steps of batch 32", Cut(count=2)),
+    "a100_batch_64": Shown("resnet50_a100_ddp", "one step of batch 64", Cut("02_bigger_batch")),
+    "v100_float32": Shown("resnet50_v100_4_workers", "around the copy of a batch in float32", _COPY),
+    "v100_uint8": Shown(
+        "resnet50_v100_4_workers", "the same batch in uint8", replace(_COPY, change="03_reduced_h2d_copy")
+    ),
+    "v100_pageable": Shown("resnet50_v100_4_workers", "around the copy of a batch from pageable memory", _COPY),
+    "v100_pinned": Shown("resnet50_v100_4_workers", "from pinned memory", replace(_COPY, change="05_pinned_memory")),
+}
+EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables
+LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these
+
+
+class Sampled(Struct, frozen=True):
+    """What `samples.json` holds. sha256: {sample: …}. stretches: those of `STRETCHES`.
+
+    explain: {sample: what `explain` prints}. says: {sample: its first lines, without the evidence}. idle: {sample:
+    {cause: µs of a typical step in which the GPU runs no kernel}}.
+    """
+
+    sha256: dict[str, str]
+    stretches: dict[str, Stretch]
+    explain: dict[str, str]
+    says: dict[str, list[str]]
+    idle: dict[str, dict[str, float]]
 
 
 class Traced(Struct, frozen=True):
@@ -68,10 +114,20 @@ class Others(Struct, frozen=True):
     git: str | None = None
 
 
-def read(root: Path = RECORDS) -> Others:
+def read_samples(root: Path = RECORDS) -> Sampled:
+    """What was computed of the samples."""
+    return msgspec.json.decode((root / FILE).read_bytes(), type=Sampled)
+
+
+def read_pairs(root: Path = RECORDS) -> Others:
     """What the file in a folder of records holds; without it, no pairs."""
-    path = root / FILE
+    path = root / PAIRS
     return msgspec.json.decode(path.read_bytes(), type=Others) if path.exists() else Others([])
+
+
+def gain(before_us: Iterable[float], after_us: Iterable[float]) -> Ratio:
+    """The median step before over that after, with the 95 % interval over these few steps."""
+    return of_windows(*([1 / us for us in steps_us] for steps_us in (after_us, before_us)))
 
 
 def traces_in(folder: Path) -> dict[str, Path]:
@@ -80,8 +136,46 @@ def traces_in(folder: Path) -> dict[str, Path]:
     return {samples.sha256(path): path for path in files}
 
 
-def computed(pair: Pair, traces: Mapping[str, Path]) -> Pair:
-    """The same pair with what its traces show. traces: see `traces_in`. Raises InputError where one is missing."""
+def compute_samples(traces: Mapping[str, Path]) -> Sampled:
+    """All of `Sampled`, from traces by their SHA-256. Raises InputError where one is missing."""
+    listed = {sample.name: sample for sample in samples.read_list().samples}
+    names = dict.fromkeys([*(shown.sample for shown in STRETCHES.values()), *EXPLAINED])
+    missing = [name for name in names if listed[name].sha256 not in traces]
+    if missing:
+        raise InputError(f"the folder lacks the trace {missing[0]}: `python -m walkthrough samples` fetches it")
+    analyses = {name: analyze(traces[listed[name].sha256]) for name in names}
+    return Sampled(
+        sha256={name: listed[name].sha256 for name in names},
+        stretches={name: stretch(analyses[shown.sample], shown.cut) for name, shown in STRETCHES.items()},
+        explain={name: _explained(analyses[name], everything) for name, everything in EXPLAINED.items()},
+        says={name: says(analysis) for name, analysis in analyses.items()},
+        idle={name: _idle(analysis) for name, analysis in analyses.items()},
+    )
+
+
+def says(analysis: Analysis) -> list[str]:
+    """Where time goes, the first piece of advice, and its evidence: a line each, as `explain` prints them."""
+    shown = report(analysis)
+    lines = [verdict(shown)]
+    for first in shown["advice"][:1]:
+        lines += [f"1  {first['title']}  {first['gain']}".rstrip(), sentence(first["why"])]
+    return lines
+
+
+def _explained(analysis: Analysis, everything: bool) -> str:
+    """What `explain` prints of a trace; everything: with --all, without the parts named in `LEFT_OUT`."""
+    parts = text(report(analysis), everything).rstrip("\n").split("\n\n")
+    return "\n\n".join(part for part in parts if not part.startswith(LEFT_OUT)) + "\n"
+
+
+def _idle(analysis: Analysis) -> dict[str, float]:
+    typical = analysis.typical
+    causes = typical.idle[0].causes_us if typical.idle else {}
+    return {cause: round(us / len(typical.steps.names), 1) for cause, us in causes.items()}
+
+
+def compute_pair(pair: Pair, traces: Mapping[str, Path]) -> Pair:
+    """The same pair with what its traces show; see `traces_in`. Raises InputError where one is missing."""
     missing = [traced.address for traced in (pair.before, pair.after) if traced.sha256 not in traces]
     if missing:
         raise InputError(f"the folder lacks the trace of {missing[0]}")
@@ -93,6 +187,11 @@ def computed(pair: Pair, traces: Mapping[str, Path]) -> Pair:
         gpu=before.gpus[0].name if before.gpus else None,
         advice=next((advice for advice in advise(before).costs if advice.step == pair.step), None),
     )
+
+
+def _traced(traced: Traced, analysis: Analysis) -> Traced:
+    lengths = dict(zip(analysis.steps.names, analysis.steps.duration.tolist(), strict=True))
+    return replace(traced, steps_us=lengths, outlying=[step.name for step in analysis.outliers])
 
 
 def section(others: Others) -> list[str]:
@@ -117,31 +216,28 @@ def section(others: Others) -> list[str]:
         "interval over these few steps. Each is one run, under the profiler: the interval says nothing of how runs",
         "vary. *Of all steps*: with the outlying ones.",
         "",
-        table(headers, rows),
+        markdown_table(headers, rows),
         "",
         f"Computed on {others.computed[:10]} at commit {others.git}, by `python -m tools.docs.others FOLDER`.",
         "",
     ]
 
 
-def _traced(traced: Traced, analysis: Analysis) -> Traced:
-    lengths = dict(zip(analysis.steps.names, analysis.steps.duration.tolist(), strict=True))
-    return replace(traced, steps_us=lengths, outlying=[step.name for step in analysis.outliers])
-
-
-def gain(before_us: Iterable[float], after_us: Iterable[float]) -> Ratio:
-    """The median step before over that after, with the 95 % interval over these few steps."""
-    return of_windows(*([1 / us for us in steps_us] for steps_us in (after_us, before_us)))
-
-
 @one_line_errors()
 def main(words: Sequence[str]) -> None:
-    """Exit code 0; 2 with one line where a trace is missing or cannot be read."""
+    """Exit code 0; 2 with one line where a sample is missing or broken. Pairs stay without all of theirs."""
     if len(words) != 1 or not Path(words[0]).is_dir():
-        raise InputError("name one folder, with the traces of all pairs")
-    traces = traces_in(Path(words[0]))
-    others = Others([computed(pair, traces) for pair in read().pairs], now(), git_revision())
-    result.write_whole(RECORDS / FILE, msgspec.json.format(msgspec.json.encode(others), indent=2) + b"\n")
+        raise InputError(
+            "name one folder, with the samples: `python -m walkthrough samples` fetches them into logs/samples"
+        )
+    traces, pairs = traces_in(Path(words[0])), read_pairs().pairs
+    sampled = msgspec.json.encode(compute_samples(traces), order="deterministic")
+    result.write_whole(RECORDS / FILE, sampled + b"\n")
+    print(f"written: {RECORDS / FILE}; then: make docs-figures")
+    if all(traced.sha256 in traces for pair in pairs for traced in (pair.before, pair.after)):
+        others = Others([compute_pair(pair, traces) for pair in pairs], now(), git_revision())
+        result.write_whole(RECORDS / PAIRS, msgspec.json.format(msgspec.json.encode(others), indent=2) + b"\n")
+        print(f"written: {RECORDS / PAIRS}")
 
 
 if __name__ == "__main__":

@@ -6,25 +6,23 @@ whatever the block `number` returns for "01_amp"
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tools.docs import figures, first_picture, gpu_memory, lab_figures, others, real_gpu
+from tools.docs import others
 from tools.docs.blocks import BLOCKS
-from tools.docs.blocks.fit import FIGURE
-from tools.docs.blocks.page import measured, measured_again
 from tools.docs.recorded import RECORDS, Course, records
 from walkthrough.compare import predictions
 from walkthrough.compare.figures import svg_text
-from walkthrough.records import page as reference_page
+from walkthrough.records import record
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
-from walkthrough.results.errors import InputError
+from walkthrough.results.errors import InputError, one_line_errors
 
 DOCS = ROOT / "docs"
 DRAWN = "diagrams"  # the folder of figures that were drawn, not measured: files like any other
-_BLOCK = re.compile(r"(<!-- begin ([a-z0-9_ -]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- begin ([^\n]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
 _BEGIN, _END = re.compile(r"<!-- begin "), re.compile(r"<!-- end -->")
 
 
@@ -45,15 +43,13 @@ def filled(text: str, course: Course, name: str = "the page") -> str:
 
     new, count = _BLOCK.subn(block, text)
     if len(_BEGIN.findall(text)) != count or len(_END.findall(text)) != count:
-        raise InputError(
-            f"{name}: a mark without its partner: every `begin` needs an `end`, and a name in small letters"
-        )
-    before, first, after = new.partition(measured(course))
-    return before + first + after.replace(measured(course), measured_again(course))
+        raise InputError(f"{name}: a mark without its partner: every `begin` needs an `end`")
+    before, first, after = new.partition(course.measured)
+    return before + first + after.replace(course.measured, course.measured_again)
 
 
-def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
-    """{path: text} of every file generated from the recorded runs: pages with marks, figures, pages of records."""
+def contents(docs: Path = DOCS, root: Path = RECORDS) -> tuple[dict[Path, str], Course]:
+    """{path: text} of every page generated from the recorded runs, and what they were made of, with their figures."""
     course = Course(records(root))
     of_readme = replace(course, to_docs="docs/", to_logs="logs/reference")
     of_lab = replace(course, to_docs="../", to_logs="../../logs/reference")
@@ -62,48 +58,53 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> dict[Path, str]:
     files = {path: filled(path.read_text(encoding="utf-8"), shown, path.name) for path, shown in pages}
     by_folder = sorted(course.records, key=lambda recorded: recorded.folder)
     ladders = [(recorded.ladder, recorded.predictions) for recorded in by_folder]
-    files[docs / "predicted.md"] = predictions.markdown(ladders, others.section(others.read(root))) + "\n"
-    if course.fit:
-        files[docs / "figures" / FIGURE] = svg_text(gpu_memory.figure(course.fit))
-    files[docs / "figures" / first_picture.FILE] = first_picture.svg(course)
-    for recorded in course.records:
-        for name, draw in figures.FIGURES.items():
-            if drawing := draw(recorded):
-                files[docs / "figures" / recorded.folder.name / f"{name}.svg"] = svg_text(drawing[0])
-        files[recorded.folder / reference_page.FILE] = reference_page.page(recorded.folder)
-    for name, draw in real_gpu.drawings(course).items():
-        files[docs / "figures" / real_gpu.FOLDER / f"{name}.svg"] = svg_text(draw().figure)
-    for lab, study in course.labs.items():
-        for name, (drawing, _) in lab_figures.figures(study).items():
-            files[docs / "figures" / "labs" / lab / f"{name}.svg"] = svg_text(drawing)
-    return files
+    files[docs / "predicted.md"] = predictions.markdown(ladders, others.section(others.read_pairs(root))) + "\n"
+    files |= {one.folder / record.PAGE: record.page(one.folder) for one in course.records}
+    return files, course
 
 
-def stale(files: Mapping[Path, str], docs: Path = DOCS) -> list[Path]:
-    """The files of `contents` that are out of date, and the figures that are missing or no longer generated.
+def stale(files: Mapping[Path, str], course: Course, docs: Path = DOCS) -> list[Path]:
+    """Of `contents`: pages that are out of date, and figures that are missing or that no page shows any more.
 
     A figure that is there is not compared: its last digits depend on the CPU, its structure on matplotlib's version.
     """
-    changed = [path for path, text in files.items() if not _up_to_date(path, text)]
-    return sorted(changed + _not_generated(files, docs))
+    missing = [path for path in _figures(course, docs) if not path.exists()]
+    return sorted({*_changed(files), *missing, *_gone(course, docs)})
 
 
-def _up_to_date(path: Path, text: str) -> bool:
-    return path.exists() and (path.suffix == ".svg" or path.read_text(encoding="utf-8") == text)
-
-
-def _not_generated(files: Mapping[Path, str], docs: Path) -> list[Path]:
-    kept = docs / "figures" / DRAWN
-    return [path for path in (docs / "figures").glob("**/*.svg") if path not in files and path.parent != kept]
-
-
-def write(files: Mapping[Path, str], docs: Path = DOCS) -> list[Path]:
-    """Write the files of `contents` that differ, remove figures that are no longer generated: their paths."""
-    changed = [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+def write(files: Mapping[Path, str], course: Course, docs: Path = DOCS) -> list[Path]:
+    """Write what differs of `contents`, and remove figures that no page shows any more: their paths."""
+    drawn = {path: svg_text(course.figures[name]()) for path, name in _figures(course, docs).items()}
+    files, gone = {**files, **drawn}, _gone(course, docs)
+    changed = _changed(files)
     for path in changed:
         path.parent.mkdir(parents=True, exist_ok=True)
         result.write_whole(path, files[path])
-    gone = _not_generated(files, docs)
     for path in gone:
         path.unlink()
-    return sorted(changed + gone)
+    return sorted([*changed, *gone])
+
+
+def _changed(files: Mapping[Path, str]) -> list[Path]:
+    return [path for path, text in files.items() if not path.exists() or path.read_text(encoding="utf-8") != text]
+
+
+def _figures(course: Course, docs: Path) -> dict[Path, str]:
+    return {docs / "figures" / name: name for name in course.figures}
+
+
+def _gone(course: Course, docs: Path) -> list[Path]:
+    known, kept = _figures(course, docs), docs / "figures" / DRAWN
+    return [path for path in (docs / "figures").glob("**/*.svg") if path not in known and path.parent != kept]
+
+
+@one_line_errors()
+def main(words: Sequence[str]) -> None:
+    """Exit code 0; 2 with one line where `--check` finds files out of date, or where a page or a record is broken."""
+    if words not in ([], ["--check"]):
+        raise InputError(f"{' '.join(words)}: the only option is --check")
+    changed = (stale if words else write)(*contents())
+    names = ", ".join(str(path.relative_to(ROOT)) for path in changed)
+    if words and changed:
+        raise InputError(f"out of date: {names}; run `make docs-figures`")
+    print(f"written: {names}" if changed else "all tables and figures are up to date")

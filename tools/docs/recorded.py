@@ -1,10 +1,11 @@
 """The recorded ladders, as the course shows them."""
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.options import COURSE
 from labs.shared.study import FILE as LAB_FILE
@@ -15,11 +16,15 @@ from walkthrough.advice.gains import Advised, advise
 from walkthrough.compare import predictions, rounds
 from walkthrough.compare.study import Study as LabStudy
 from walkthrough.compare.study import read as read_lab
-from walkthrough.records import header
+from walkthrough.compare.table import escaped
+from walkthrough.records import record
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import Analysis, analyze
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 RECORDS = ROOT / "logs" / "reference"
 
@@ -101,25 +106,51 @@ class Course:
     """What the pages show: all records, the first of which is the one in the chapters.
 
     to_docs, to_logs: from the page to `docs/` (with its slash) and to the folder of records; for pages in `docs/`.
+    figures: {file below docs/figures: draws it}, of all pages so far.
     """
 
     records: list[Recorded]
     to_docs: str = ""
     to_logs: str = "../logs/reference"
+    figures: "dict[str, Callable[[], Figure]]" = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def shown(self) -> Recorded:
         return self.records[0]
 
-    @cached_property
-    def labs(self) -> dict[str, LabStudy]:
-        """{lab: its study} of those that were recorded, next to the records."""
-        files = sorted(self.shown.folder.parent.glob(f"labs/*/{LAB_FILE}"))
-        return {path.parent.name: read_lab(path) for path in files}
+    @property
+    def link(self) -> str:
+        """The device that the chapters show, linked to the page of its record."""
+        device = escaped(self.shown.ladder.baseline.device)
+        return f"[{device}]({self.to_logs}/{self.shown.folder.name}/README.md)"
+
+    @property
+    def machine(self) -> str:
+        """The same with its cores, the model and the rounds."""
+        base, on_gpu, count = self.shown.ladder.baseline, self.shown.device_type == "cuda", self.shown.run_count
+        cores = "" if on_gpu else f", {base.environment.cores} CPU cores"
+        rounds = f"{count} round{'s' if count > 1 else ''}{'' if on_gpu else ' (no GPU recorded yet)'}"
+        return f"{self.link}{cores}, {escaped(base.model)} at {base.image_size} px, {rounds}"
+
+    @property
+    def measured(self) -> str:
+        """The line below a measured table: where it was measured. A page has it once; see `measured_again`."""
+        return f"*Measured: {self.machine}.*"
+
+    @property
+    def measured_again(self) -> str:
+        """The line below a page's further tables, in place of `measured`."""
+        return f"*{self.link}{'' if self.shown.device_type == 'cuda' else ', CPU'}.*"
+
+    def picture(self, name: str, alt: str, draw: "Callable[[], Figure]") -> str:
+        """The Markdown of a figure, which is drawn once all pages are written. alt: what a screen reader says."""
+        self.figures[f"{name}.svg"] = draw
+        return f"![{escaped(alt)}]({self.to_docs}figures/{name}.svg)"
 
     def lab(self, name: str) -> LabStudy | None:
-        """The study of a lab; None where it was not recorded."""
-        return self.labs.get(name)
+        """The study of a lab, next to the records; None where it was not recorded."""
+        path = self.shown.folder.parent / "labs" / name / LAB_FILE
+        return read_lab(path) if path.is_file() else None
 
     @cached_property
     def fit(self) -> gpu_memory.Fit | None:
@@ -133,7 +164,7 @@ def records(root: Path = RECORDS) -> list[Recorded]:
     GPUs come before CPUs, the course's own model before others, more windows before fewer. Raises InputError where
     there is none.
     """
-    every = [read(path.parent) for path in sorted(root.glob(f"*/{header.FILE}"))]
+    every = [read(path.parent) for path in sorted(root.glob(f"*/{record.FILE}"))]
     if not every:
         raise InputError(f"{root} holds no recorded ladder: `python -m walkthrough record` makes one")
     return sorted(every, key=_rank)

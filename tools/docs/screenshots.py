@@ -1,10 +1,8 @@
-"""`python -m tools.docs.screenshots`: pictures of TensorBoard for the docs, of recorded runs and of samples.
+"""`python -m tools.docs.screenshots`: pictures of TensorBoard for the docs, of recorded runs and of others' samples.
 
-Until a GPU has been recorded, pictures of a GPU show others' published traces, the samples that `python -m walkthrough
-samples` fetches; from then on those of the chapters show the record, while those of the pages that explain a view stay,
-since these pages read numbers off them. Needs Playwright and Chromium, as the browser tests do (`make test-browser`
-installs them). A list next to the pictures says what each shows: pages have its captions, and a test compares it with
-what is recorded now.
+Needs Playwright and Chromium, as the browser tests do (`make test-browser` installs them), and the samples that `python
+-m walkthrough samples` fetches. A list next to the pictures says what each shows: pages have its captions, and a test
+compares it with what is recorded now.
 """
 
 import argparse
@@ -17,7 +15,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +23,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
 from tools.docs.recorded import RECORDS, Recorded, records
-from tools.docs.traced import PAIR, PUBLISHER
-from walkthrough.compare.markdown import escaped
-from walkthrough.records import samples as reference_samples
+from walkthrough.compare.table import escaped
+from walkthrough.records.samples import read_list, sha256
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, one_line_errors
@@ -40,11 +37,11 @@ if TYPE_CHECKING:  # needed to take pictures only
 FOLDER = ROOT / "docs" / "screenshots"
 LIST = FOLDER / "made_from.json"
 SAMPLES = ROOT / "logs" / "samples"
-
-BEFORE, AFTER = PAIR
+BEFORE, AFTER = "resnet50_v100_0_workers", "resnet50_v100_4_workers"
 WORDS = {BEFORE: "loading in the main process", AFTER: "loading in 4 worker processes"}
-LISTED = reference_samples.read_list()
-PUBLISHED = {sample.name: sample for sample in LISTED.samples if sample.name in PAIR}
+PUBLISHER = "PyTorch's published trace, ResNet-50, V100"
+LISTED = read_list()
+PUBLISHED = {sample.name: sample for sample in LISTED.samples if sample.name in WORDS}
 SOURCE = PUBLISHED[BEFORE].address.replace("/raw/", "/tree/").rsplit("/", 2)[0]  # the folder that holds both
 LICENCE = LISTED.licences[PUBLISHED[BEFORE].source].name
 
@@ -75,129 +72,89 @@ class Shot:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of steps of the record; of samples instead as long as no GPU has been recorded, where it has any.
-
-    steps, samples: the runs that `shots` number. shows: what is to be seen, whatever was measured; "" where the page's
-    name says it. kept: of samples for good, also once a GPU is recorded.
-    """
+    """A picture of steps of the record, or of samples. runs: that `shots` number. shows: "" where the page says it."""
 
     name: str
+    runs: tuple[str, ...]
     shots: tuple[Shot, ...]
-    steps: tuple[str, ...]
-    samples: tuple[str, ...] = ()
     shows: str = ""
-    kept: bool = False
+
+    @property
+    def of_samples(self) -> bool:
+        return self.runs[0] in PUBLISHED
 
 
-_PAIR = ("03_reduced_h2d_copy", "04_multiprocess_loading")
 _LANES = {"tab": WALKTHROUGH, "page": "timeline", "place": "two steps", "height": 1000}
-_STEP = Shot(WALKTHROUGH, "step", bottom=712)
+_STEP = Shot(WALKTHROUGH, "step", width=1100, bottom=588)
 _OVERVIEW = Shot(PROFILER, "Overview", width=1100, height=916)
 PICTURES = [
     Picture(
         "gpu_verdict",
-        (Shot(WALKTHROUGH, "step", width=1100, bottom=588), Shot(**_LANES, width=1100, top=128, bottom=592)),
-        _PAIR[:1],
         (BEFORE,),
+        (_STEP, Shot(**_LANES, width=1100, top=128, bottom=592)),
         "the verdict with its advice; below it two steps in the Timeline, with the times at which the GPU is idle",
-        kept=True,
     ),
-    Picture("gpu_overview_before", (_OVERVIEW,), _PAIR[:1], (BEFORE,)),
-    Picture("gpu_overview_after", (_OVERVIEW,), _PAIR[1:], (AFTER,)),
-    Picture("gpu_step", (_STEP,), _PAIR[1:], (AFTER,), kept=True),
-    Picture(
-        "gpu_tables",
-        (Shot(WALKTHROUGH, "step", place="tables", height=640),),
-        _PAIR[:1],
-        (BEFORE,),
-        "the table of kernels",
-        kept=True,
-    ),
+    Picture("gpu_overview_before", (BEFORE,), (_OVERVIEW,)),
+    Picture("gpu_overview_after", (AFTER,), (_OVERVIEW,)),
+    Picture("gpu_step", (AFTER,), (Shot(WALKTHROUGH, "step", bottom=712),)),
+    Picture("gpu_tables", (BEFORE,), (Shot(WALKTHROUGH, "step", place="tables", height=640),), "the table of kernels"),
     Picture(
         "gpu_timeline",
-        (Shot(**_LANES, top=48, bottom=594), Shot(**_LANES, run=1, top=48, bottom=622)),
-        _PAIR,
         (BEFORE, AFTER),
+        (Shot(**_LANES, top=48, bottom=594), Shot(**_LANES, run=1, top=48, bottom=622)),
         "the same length of time, before (above) and after (below)",
-        kept=True,
     ),
     Picture(
         "gpu_gap",
-        (Shot(WALKTHROUGH, "step", place="gap", height=1200, top=48),),
-        _PAIR[:1],
         (BEFORE,),
+        (Shot(WALKTHROUGH, "step", place="gap", height=1200, top=48),),
         "in the Timeline the longest gap of the GPU is selected; the panel says what the CPU did meanwhile",
     ),
     Picture(
         "gpu_launch",
-        (Shot(WALKTHROUGH, "step", place="kernel", height=1160, top=48),),
-        _PAIR[:1],
         (BEFORE,),
+        (Shot(WALKTHROUGH, "step", place="kernel", height=1160, top=48),),
         "in the Timeline a kernel is selected, with an arrow from its launch; the panel names call and operators",
-        kept=True,
     ),
     Picture(
         "gpu_trace",
+        (BEFORE,),
         (Shot(WALKTHROUGH, "timeline", place="copy", height=640, top=120, bottom=530),),
-        _PAIR[:1],
-        (BEFORE,),
         "the Trace view around a copy to the GPU, which is marked",
-        kept=True,
     ),
-    Picture(
-        "gpu_kernel",
-        (Shot(PROFILER, "GPU Kernel", width=1100, height=1000, bottom=930),),
-        _PAIR[:1],
-        (BEFORE,),
-        kept=True,
-    ),
-    Picture("gpu_compare", (Shot(WALKTHROUGH, "compare", height=742),), _PAIR, (BEFORE, AFTER), kept=True),
-    Picture("ladder", (Shot(WALKTHROUGH, "ladder", height=1000, bottom=970),), ("00_baseline",)),
-    Picture("memory", (Shot(PROFILER, "Memory", width=1100, bottom=800),), ("02_bigger_batch",)),
+    Picture("gpu_kernel", (BEFORE,), (Shot(PROFILER, "GPU Kernel", width=1100, height=1000, bottom=930),)),
+    Picture("gpu_compare", (BEFORE, AFTER), (Shot(WALKTHROUGH, "compare", height=742),)),
+    Picture("ladder", ("00_baseline",), (Shot(WALKTHROUGH, "ladder", height=1000, bottom=970),)),
+    Picture("memory", ("02_bigger_batch",), (Shot(PROFILER, "Memory", width=1100, bottom=800),)),
 ]
-
-
-def of_samples(picture: Picture, recorded: Recorded) -> bool:
-    """Whether a picture shows samples: it has some, and either keeps them or no GPU has been recorded."""
-    return bool(picture.samples) and (picture.kept or recorded.device_type != "cuda")
 
 
 def traces(picture: Picture, recorded: Recorded, samples: Path) -> list[Path]:
     """The files that a picture shows, one for each of its runs."""
-    if of_samples(picture, recorded):
-        return [PUBLISHED[run].path(samples) for run in picture.samples]
-    return [recorded.folder / step / recorded.row(step).result.trace for step in picture.steps]
+    if picture.of_samples:
+        return [PUBLISHED[run].path(samples) for run in picture.runs]
+    return [recorded.folder / step / recorded.row(step).result.trace for step in picture.runs]
 
 
-def shown(recorded: Recorded, samples: Path = SAMPLES) -> dict[str, dict[str, Any]]:
-    """{picture: what it shows}: files with their SHA-256, texts, and for samples source and licence.
-
-    Without pictures of samples where one of their files is not there.
-    """
-    every = {picture: traces(picture, recorded, samples) for picture in PICTURES}
-    return {
-        picture.name: _described(picture, recorded, files)
-        for picture, files in every.items()
-        if all(file.is_file() for file in files)
-    }
-
-
-def _described(picture: Picture, recorded: Recorded, files: Sequence[Path]) -> dict[str, Any]:
-    shot = picture.shots[0]
+def described(picture: Picture, recorded: Recorded, samples: Path = SAMPLES) -> dict[str, Any] | None:
+    """Files with their SHA-256, texts, and for samples source and licence; None where one of its files is not there."""
+    files, shot = traces(picture, recorded, samples), picture.shots[0]
+    if not all(file.is_file() for file in files):
+        return None
     where = f"Screenshot of TensorBoard, {shot.tab}, {shot.page}"
-    described = {
-        "traces": {file.name: reference_samples.sha256(file) for file in files},
+    what = ", then ".join(WORDS.get(run, run) for run in picture.runs)
+    own = f"{what} as recorded on {recorded.ladder.baseline.device}"
+    return {
+        "traces": {file.name: sha256(file) for file in files},
         "alt": f"{where}: {picture.shows}" if picture.shows else where,
+        "caption": f"{PUBLISHER}: {what}" if picture.of_samples else own,
+        "source": SOURCE if picture.of_samples else None,
+        "licence": LICENCE if picture.of_samples else None,
     }
-    if of_samples(picture, recorded):
-        what = ", then ".join(WORDS[run] for run in picture.samples)
-        return {**described, "caption": f"{PUBLISHER}: {what}", "source": SOURCE, "licence": LICENCE}
-    steps, device = ", then ".join(picture.steps), recorded.ladder.baseline.device
-    return {**described, "caption": f"{steps} as recorded on {device}", "source": None, "licence": None}
 
 
 def listed() -> dict[str, dict[str, Any]]:
-    """What the pictures show that are there: {picture: as `shown` says}."""
+    """{picture: what it shows}, of the pictures that are there."""
     return json.loads(LIST.read_text(encoding="utf-8")) if LIST.exists() else {}
 
 
@@ -218,18 +175,18 @@ def take(pictures: Sequence[Picture], recorded: Recorded, samples: Path) -> None
     """Take pictures, of the record and of samples."""
     FOLDER.mkdir(parents=True, exist_ok=True)
     with browser() as page, tempfile.TemporaryDirectory() as temporary:
-        published, own = Path(temporary), [picture for picture in pictures if not of_samples(picture, recorded)]
-        others = [picture for picture in pictures if of_samples(picture, recorded)]
-        for run in sorted({run for picture in others for run in picture.samples}):
+        published = Path(temporary)
+        for run in {run for picture in pictures if picture.of_samples for run in picture.runs}:
             (published / run).mkdir()
             shutil.copy(PUBLISHED[run].path(samples), published / run)
-        for logdir, chosen in ((published, others), (RECORDS, own)):
+        for logdir in (published, RECORDS):
+            chosen = [picture for picture in pictures if picture.of_samples is (logdir == published)]
             if not chosen:
                 continue
             with tensorboard(logdir, len({file.parent for file in logdir.glob("**/*.pt.trace.json.gz")})) as base:
                 for picture in chosen:
                     files = traces(picture, recorded, samples)
-                    runs = picture.samples
+                    runs = [file.parent.name for file in files]
                     if logdir == RECORDS:
                         runs = [file.parent.relative_to(RECORDS).as_posix() for file in files]
                     ranges = two_steps(files)
@@ -244,13 +201,6 @@ def two_steps(files: Sequence[Path]) -> list[tuple[float, float]]:
     length = 2 * steps[0].mean_us
     begins = [float(one.start[min(1, len(one.start) - 1)] - one.start[0]) for one in steps]
     return [(begin - 0.02 * length, begin + length) for begin in begins]
-
-
-def merged(new: Mapping[str, dict[str, Any]], names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """The list after pictures were taken again: the new text of those named, the old one of the others."""
-    old = listed()
-    entries = {**old, **{name: new[name] for name in names}}
-    return {picture.name: entries[picture.name] for picture in PICTURES if picture.name in entries}
 
 
 def photograph(page: "Page", base: str, shot: Shot, runs: Sequence[str], two_steps_us: tuple[float, float]) -> "Image":
@@ -412,27 +362,24 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these pictures (default: all)")
     parser.add_argument("--samples", type=Path, help="folder of others' traces (default: logs/samples)")
     options = parser.parse_args(words)
-    recorded, samples = records()[0], options.samples or SAMPLES
-    if unknown := sorted(set(options.names) - {picture.name for picture in PICTURES}):
-        raise InputError(f"there is no picture {unknown[0]!r}; known: {', '.join(p.name for p in PICTURES)}")
-    new = shown(recorded, samples)
-    wanted = [picture for picture in PICTURES if picture.name in (options.names or [p.name for p in PICTURES])]
-    missing = [picture.name for picture in wanted if picture.name not in new]
-    if missing and options.samples:
-        raise InputError(
-            f"{samples} lacks traces of {', '.join(PUBLISHED)}: `python -m walkthrough samples` fetches them"
-        )
-    if missing:
-        print(
-            f"no samples in {samples} (python -m walkthrough samples): {len(missing)} pictures of them stay as they are"
-        )
-    chosen = [picture for picture in wanted if picture.name in new]
-    take(chosen, recorded, samples)
-    result.write_whole(LIST, json.dumps(merged(new, [picture.name for picture in chosen]), indent=2) + "\n")
+    recorded, samples, known = records()[0], options.samples or SAMPLES, {picture.name: picture for picture in PICTURES}
+    if unknown := sorted(set(options.names) - set(known)):
+        raise InputError(f"there is no picture {unknown[0]!r}; known: {', '.join(known)}")
+    new = {name: described(known[name], recorded, samples) for name in options.names or known}
+    if missing := [name for name, entry in new.items() if entry is None]:
+        line = f"no samples in {samples} (python -m walkthrough samples)"
+        if options.samples:
+            raise InputError(line)
+        print(f"{line}: {len(missing)} pictures of them stay as they are")
+    taken = {name: entry for name, entry in new.items() if entry}
+    take([known[name] for name in taken], recorded, samples)
+    entries = {**listed(), **taken}
+    ordered = {name: entries[name] for name in known if name in entries}
+    result.write_whole(LIST, json.dumps(ordered, indent=2) + "\n")
     for path in FOLDER.glob("*.png"):
-        if path.stem not in {picture.name for picture in PICTURES}:
+        if path.stem not in known:
             path.unlink()
-    print(f"written: {len(chosen)} pictures in docs/screenshots; then: make docs-figures")
+    print(f"written: {len(taken)} pictures in docs/screenshots; then: make docs-figures")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from walkthrough.attach.launch import (
     warmup_for,
     why_nothing,
 )
-from walkthrough.compare.pace import duration
 from walkthrough.compare.statistics import UNLIMITED, Ratio, decided, of_pairs, of_windows, rounds_needed
 from walkthrough.results.errors import InputError, add_number, printable
 
@@ -300,3 +299,8 @@ def _print(runs: Runs, result: dict[str, Any]) -> None:
         print(f"ended after {rounds} of {asked} rounds: {text}")
     if result["per"] == "step":
         print("the size of a batch is not known (no DataLoader): if the commands' batches differ, so do their steps")
+
+
+def duration(seconds: float) -> str:
+    """For people: "45 s", "21 min"."""
+    return f"{seconds:.0f} s" if seconds < 60 else f"{seconds / 60:.0f} min"

@@ -2,9 +2,10 @@
 
 import io
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 from walkthrough.compare.rounds import Ladder, rounds_compared
 from walkthrough.compare.statistics import SAME, Ratio
@@ -15,11 +16,19 @@ if TYPE_CHECKING:  # half a second to import
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+P = ParamSpec("P")
+
 FORMATS = (".svg", ".png")
 SPEED, MEMORY, SLOWER = "#0072b2", "#e69f00", "#d55e00"  # Okabe and Ito's: the colour-blind can distinguish them
 UNRESOLVED = "#8c8c8c"  # a ratio whose interval includes 1
 GREY = "#767676"  # readable on white and on black; in an SVG it becomes the reader's own text colour
 ERROR_BARS = {"ecolor": GREY, "capsize": 3}
+STYLE = {  # matplotlib's rcParams of every figure: no box, grey where it is not data
+    "figure.constrained_layout.use": True, "figure.titlesize": 11, "figure.labelsize": 9,
+    "text.color": GREY, "axes.titlecolor": GREY, "axes.labelcolor": GREY, "axes.edgecolor": GREY,
+    "axes.titlesize": 10, "axes.labelsize": 9, "axes.spines.top": False, "axes.spines.right": False,
+    "legend.frameon": False, "legend.fontsize": 9,
+}  # fmt: skip
 THEME = "<style>:root{color:#3c4043}@media(prefers-color-scheme:dark){:root{color:#c4c7cc}}</style>"
 
 _TAG = re.compile(r"(<[^>]*>)")
@@ -80,6 +89,22 @@ def _rounded(number: re.Match[str]) -> str:
     return "0" if text == "-0" else text
 
 
+def in_style(draw: Callable[P, "Figure"]) -> Callable[P, "Figure"]:
+    """Let a function draw its figure in the `STYLE` of all."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> "Figure":
+        from matplotlib import rc_context
+
+        with rc_context(STYLE):
+            figure = draw(*args, **kwargs)
+        for axes in figure.axes:
+            axes.tick_params(colors=GREY)  # matplotlib makes ticks later
+        return figure
+
+    return drawn
+
+
 def styled(axes: "Axes", title: str) -> None:
     """Give axes their title, and the look of all figures: no box, grey where it is not data."""
     axes.set_title(title, fontsize=10, color=GREY)
@@ -120,12 +145,13 @@ def reach(ranges: Iterable[tuple[float, float, float]]) -> list[list[float]]:
     return [[middle - low for low, middle, _ in ranges], [high - middle for _, middle, high in ranges]]
 
 
+@in_style
 def ladder_figure(ladder: Ladder) -> "Figure":
     """A matplotlib `Figure` of a `rounds.Ladder`: each step against the baseline, and against the step before."""
     from matplotlib.figure import Figure
 
     rows = ladder.rows
-    figure = Figure(figsize=(9, 1.9 + 0.33 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(9, 1.9 + 0.33 * len(rows)))
     relative, gained = figure.subplots(1, 2, sharey=True, width_ratios=[3, 2])
     shown = {y: row.relative for y, row in enumerate(rows) if row in ladder.acting}
     _bars(relative, shown, start=0)
@@ -133,14 +159,14 @@ def ladder_figure(ladder: Ladder) -> "Figure":
         if y not in shown:
             offset = {"xytext": (5, 0), "textcoords": "offset points", "va": "center"}
             relative.annotate(rows[y].needs, (0, y), **offset, color=UNRESOLVED, fontsize=9)
-    styled(relative, f"times the baseline ({ladder.baseline.samples_per_second.median:,.0f} images/s)")
+    relative.set_title(f"times the baseline ({ladder.baseline.samples_per_second.median:,.0f} images/s)")
     relative.set_yticks(range(len(rows)), [step_label(row.result.step) for row in rows])
     relative.set_ylim(len(rows) - 0.4, -0.6)
     _bars(gained, {y: row.gain for y, row in enumerate(rows) if row.gain}, start=1)
     gained.axvline(1, color=GREY, linewidth=0.8)
-    styled(gained, "gain: times the step before")
-    figure.suptitle(ladder_title(ladder), fontsize=11, color=GREY)
-    figure.supxlabel(f"lines: {interval_label(ladder)}; grey, ~: no measurable difference", fontsize=9, color=GREY)
+    gained.set_title("gain: times the step before")
+    figure.suptitle(ladder_title(ladder))
+    figure.supxlabel(f"lines: {interval_label(ladder)}; grey, ~: no measurable difference")
     return figure
 
 

@@ -11,7 +11,7 @@ from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.compare import rounds
 from walkthrough.compare.statistics import Ratio
-from walkthrough.compare.table import escaped, markdown_table
+from walkthrough.compare.table import Cell, Table, escaped
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import Result
 from walkthrough.terminal import BOLD, DIM, SCREEN_WIDTH, Page, print_text, screen
@@ -123,11 +123,9 @@ def predictions_text(ladders: Sequence[LadderPredictions], width: int = SCREEN_W
         base = ladder.baseline
         page.wrapped(f"{printable(base.model)} on {printable(base.device)}, {base.size_label}", 0, BOLD)
         page.line()
-        replayed = any(row.estimated_gain for row in rows)
-        headers = ["step", *(["about", "at most"] if replayed else ["predicted"]), "measured", "outcome"]
-        page.table(
-            [headers, *(cells(row, replayed) for row in rows)], "l" + "r" * (len(headers) - 2) + "l", headed=True
-        )
+        known = table(rows)
+        sides = "".join("r" if known.is_right(column) else "l" for column in known.columns)
+        page.table([known.columns, *known.texts()] if rows else [], sides, headed=True)
         for row in rows:
             if row.why:
                 page.wrapped(f"{row.step}: {row.why}", 2, DIM)
@@ -164,20 +162,36 @@ def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> 
         lines += [f"## {escaped(base.model)}, {base.size_label}, on {escaped(base.device)}", ""]
         machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
         lines += [f"{machine}, {windows} timed windows per step, of {rounds} round{'s' if rounds > 1 else ''}.", ""]
-        replayed = any(row.estimated_gain for row in rows)
-        predicted = [">predicted, about", ">at most"] if replayed else [">predicted, at most"]
-        headers = ["step", *predicted, ">measured", "outcome", "why"]
-        lines += [markdown_table(headers, [[*cells(row, replayed), escaped(row.why)] for row in rows]), ""]
+        lines += [table(rows, on_page=True).markdown(), ""] if rows else []
     return "\n".join([*lines, *more, "*Made by `make docs-figures`, from `logs/reference/`.*"])
 
 
+def table(rows: Sequence[Prediction], on_page: bool = False, replayed: bool | None = None) -> Table:
+    """Step, estimated gain, bound, measured gain, outcome; on a page also why.
+
+    replayed: whether with the estimated gain; by default where a row has one.
+    """
+    replayed = any(row.estimated_gain for row in rows) if replayed is None else replayed
+    about = "predicted, about" if on_page else "about"
+    most = "at most" if replayed else "predicted, at most" if on_page else "predicted"
+
+    def cells(row: Prediction) -> dict[str, Cell]:
+        bound, estimate = row.predicted_gain, row.estimated_gain
+        unknown, lies = "cannot tell" if estimate is None else "no bound", f"; estimate {row.estimate}"
+        return (
+            {"step": row.step}
+            | ({about: estimate} if replayed else {})
+            | {most: unknown if bound is None else bound, "measured": row.gain}
+            | {"outcome": row.outcome + (lies if row.estimate else "")}
+            | ({"why": row.why} if on_page else {})
+        )
+
+    return Table("predicted", [cells(row) for row in rows], templates={about: "{:.2f}x", most: "{:.2f}x"})
+
+
 def cells(row: Prediction, replayed: bool) -> list[str]:
-    """Step, estimated gain (only if replayed: where a row of the table has one), bound, measured gain, outcome."""
-    bound, estimate = row.predicted_gain, row.estimated_gain
-    about = [] if not replayed else ["-" if estimate is None else f"{estimate:.2f}x"]
-    most = f"{bound:.2f}x" if bound is not None else "cannot tell" if estimate is None else "no bound"
-    lies = f"; estimate {row.estimate}" if row.estimate else ""
-    return [row.step, *about, most, str(row.gain), row.outcome + lies]
+    """The texts of a row of `table`."""
+    return table([row], replayed=replayed).texts()[0]
 
 
 def explain_runs(

@@ -37,6 +37,10 @@ class Table:
         """The texts of one column, a row each."""
         return [text(row.get(column), self.templates.get(column)) for row in self.rows]
 
+    def texts(self, columns: Sequence[str] | None = None) -> list[list[str]]:
+        """The texts of all cells, row by row. columns: only these, in this order; by default all."""
+        return [[*row] for row in zip(*map(self.cells, self.columns if columns is None else columns), strict=True)]
+
     def is_right(self, column: str) -> bool:
         """Whether a column is right-aligned."""
         return column in self.templates or not any(isinstance(row.get(column), str) for row in self.rows)
@@ -44,7 +48,7 @@ class Table:
     def rich(self, columns: Sequence[str] | None = None) -> "RichTable":
         """For a rich console: ratios without a measurable difference dim, long cells in several lines.
 
-        columns: only these, in this order; by default all.
+        columns: as for `texts`.
         """
         from rich.table import Table as RichTable
         from rich.text import Text
@@ -53,7 +57,7 @@ class Table:
         shown = self.columns if columns is None else columns
         for column in shown:
             table.add_column(Text(column), justify="right" if self.is_right(column) else "left", overflow="fold")
-        for cells in zip(*map(self.cells, shown), strict=True):
+        for cells in self.texts(shown):
             table.add_row(*(Text(cell, "dim" if cell.startswith("~") else "") for cell in cells))
         return table
 
@@ -66,7 +70,7 @@ class Table:
             to.print(Text(printable(note), "dim"))
 
     def markdown(self, columns: Sequence[str] | None = None, as_code: Collection[str] = ()) -> str:
-        """For a page, its notes as paragraphs below. columns: as for `rich`. as_code: the columns that hold code."""
+        """For a page, its notes as paragraphs below. columns: as for `texts`. as_code: the columns that hold code."""
         shown = self.columns if columns is None else columns
         headers = [(">" if self.is_right(column) else "") + escaped(column) for column in shown]
         cells = [map(code if column in as_code else escaped, self.cells(column)) for column in shown]

@@ -14,113 +14,104 @@ import math
 import os
 import shutil
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from walkthrough.compare import forked, runner, statistics
-from walkthrough.compare.pace import Pace, duration
+from walkthrough.compare import isolated
+from walkthrough.compare.isolated import Outcome
 from walkthrough.compare.rounds import merged, traced
-from walkthrough.compare.runner import Outcome
-from walkthrough.results.errors import InputError, whole_number
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError, folder, whole_number
 from walkthrough.results.folder import drop_runs, locked, own_folder, publish
 from walkthrough.results.result import FILE as RESULT_FILE
-from walkthrough.results.result import NOT_RUN_FILE, NotRun, Result, read_result, read_runs, write_result, writing
+from walkthrough.results.result import (
+    NOT_RUN_FILE,
+    NotRun,
+    Result,
+    check_writable,
+    read_result,
+    read_runs,
+    write_result,
+    writing,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-RECORDED = 5  # rounds of a record, where nothing else is said
-LIMIT = 20  # rounds at most, where `--until` is given and no number of rounds
-FEWEST = 3  # rounds before `--until` ends them: the interval of two has one degree of freedom
+MOST_MINUTES = 10_080  # a week
 
 
-def add_round_options(parser: argparse.ArgumentParser, flag: str, default: int) -> None:
-    """Add `--until`, and the number of rounds as `flag`, "--rounds": `args.rounds`, None where it is not given."""
-    parser.add_argument(
-        flag,
-        dest="rounds",
-        type=whole_number(1, 100),
-        metavar="N",
-        help=f"rounds of the ladder, interleaved (default: {default}; with --until at most {LIMIT})",
-    )
-    parser.add_argument(
-        "--until",
-        type=_percent,
-        metavar="PERCENT",
-        help="go on with rounds until every interval, of a step against the step before and against the baseline, "
-        f"reaches at most that far to either side; {FEWEST} rounds at least",
-    )
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `tour`."""
+    add_ladder_options(parser, "--rounds", 1, ROOT / "logs")
 
 
-def _percent(text: str) -> float:
+def add_ladder_options(parser: argparse.ArgumentParser, flag: str, rounds: int, logdir: Path) -> None:
+    """Add what a command that runs the ladder needs itself; every other word goes on to the steps: `args.passed_on`.
+
+    flag: of the number of rounds, `args.rounds`. rounds, logdir: defaults.
+    """
+    parser.set_defaults(passed_on=[])
+    parser.epilog = "Every other option is passed on to the steps: see `python steps/00_baseline.py --help`."
+    parser.add_argument("--logdir", type=folder, default=logdir, metavar="DIR", help=f"of all runs (default: {logdir})")
+    parser.add_argument("--device", metavar="NAME", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
+    help_text = f"rounds of the ladder, interleaved (default: {rounds})"
+    parser.add_argument(flag, dest="rounds", type=whole_number(1, 100), default=rounds, metavar="N", help=help_text)
+    help_text = "begin nothing that would end later than M minutes from now, by the longest run so far"
+    parser.add_argument("--minutes", type=_minutes, metavar="M", help=help_text)
+    parser.add_argument("--quick", action="store_true", help="smoke runs: few steps, still five windows and a trace")
+
+
+def _minutes(text: str) -> float:
     try:
-        value = float(text.removesuffix("%"))
+        value = float(text)
     except ValueError:
         value = math.nan
-    if not 0 < value <= 100:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a percentage above 0, at most 100")
+    if not 0 < value <= MOST_MINUTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of minutes above 0, at most {MOST_MINUTES}")
     return value
+
+
+def step_files(folder: str | Path | None = None) -> list[Path]:
+    """The steps: the scripts `NN_name.py` of a folder (default: `steps/`), sorted. InputError where there are none."""
+    folder = Path(folder or ROOT / "steps")
+    files = sorted(folder.glob("[0-9][0-9]_*.py"))
+    if not files:
+        raise InputError(
+            f"no steps in {folder}: run from a clone of the project, with `common` installed by pip install -e ."
+        )
+    return files
 
 
 @dataclass
 class Schedule:
     """Which step is to run in which round, and what the runs so far gave. Iterate: (round, script) of each next run.
 
-    scripts: the steps. limit: rounds at most. until: the goal of `--until` in percent, None to make all rounds.
-    runs: {step: {round: its result}}; what is there is not run again. not_run: {step: why it cannot be run here}.
-    pace: times each run that succeeds, from one `next` to the following one; with a limit, `--minutes` may end the
-    rounds as well. without_effect: steps that will run once, as far as it is known before their first run; only the
-    time to go depends on it.
+    scripts: the steps. rounds: how many. minutes: begin nothing that would end later than that after the first run
+    begins, by the longest run so far; None for no limit. runs: {step: {round: its result}}; what is there is not run
+    again. not_run: {step: why it cannot be run here}.
     """
 
     scripts: Sequence[Path]
-    limit: int
-    until: float | None = None
-    pace: Pace = field(default_factory=Pace)
+    rounds: int
+    minutes: float | None = None
     runs: dict[str, dict[int, Result]] = field(default_factory=dict)
     not_run: dict[str, str] = field(default_factory=dict)
-    without_effect: Collection[str] = ()
-
-    @classmethod
-    def of(
-        cls, args: argparse.Namespace, scripts: Sequence[Path], default: int, pace: Pace | None = None
-    ) -> "Schedule":
-        """The schedule that the options of `add_options` ask for.
-
-        Raises InputError for `--until` with fewer rounds than it needs.
-        """
-        if args.until is not None and args.rounds is not None and args.rounds < FEWEST:
-            raise InputError(f"--until needs {FEWEST} rounds at least, not {args.rounds}: more, or none")
-        return cls(scripts, args.rounds or (default if args.until is None else LIMIT), args.until, pace or Pace())
 
     def __iter__(self) -> Iterator[tuple[int, Path]]:
-        announced = False
-        for number in range(1, self.limit + 1):
-            missing = self.missing(number)
-            # A later round begins as a whole, unless it is too long for that in any call.
-            whole = number > 1 and self.pace.fits([script.stem for script in missing], now=False)
-            for script in missing:
-                begun = [script] if not whole else missing if script is missing[0] else []
-                if begun and not self._in_time(number, begun, whole):
+        end, longest = monotonic() + 60 * (self.minutes or math.inf), 0.0
+        for number in range(1, self.rounds + 1):
+            for script in self.missing(number):
+                begin = monotonic()
+                if begin + longest > end:
+                    print(f"--minutes {self.minutes:g}: next is {self.label(number, script.stem)}", flush=True)
                     return
-                if self.pace.seconds and not announced:
-                    self._announce()
-                    announced = True
-                begin = self.pace.elapsed()
                 yield number, script
-                if number in self.runs.get(script.stem, {}):  # one that failed at once does not tell
-                    self.pace.add(script.stem, self.pace.elapsed() - begin)
-            if self.until is not None and self._narrow_enough(number, self.until):
-                return
-            to_go = self.to_go()
-            if missing and to_go:
-                self.pace.say(
-                    f"round {number} is over; {self._at_most}about {duration(self.pace.expected(to_go))} to go"
-                )
+                longest = max(longest, monotonic() - begin)
 
     def missing(self, number: int) -> list[Path]:
         """The scripts whose run of a round is not there, without those that cannot be run here or ran once, enough."""
@@ -128,52 +119,15 @@ class Schedule:
         left = (script for script, runs in scripts if number not in runs and not ran_enough(runs))
         return [script for script in left if script.stem not in self.not_run]
 
-    def to_go(self) -> list[str]:
-        """The step of every run that is to be made."""
-        left = [script.stem for number in range(1, self.limit + 1) for script in self.missing(number)]
-        single = [step for step in dict.fromkeys(left) if step in self.without_effect]
-        return [step for step in left if step not in single] + single
-
     @property
     def whole_rounds(self) -> int:
         """How many runs there are of every step that can be run here; of one that runs once only if there are none."""
         steps = [self.runs.get(script.stem, {}) for script in self.scripts if script.stem not in self.not_run]
         return min((len(runs) for runs in steps if not ran_enough(runs)), default=min(map(len, steps), default=0))
 
-    @property
-    def _at_most(self) -> str:
-        return "" if self.until is None else "at most "
-
-    def _announce(self) -> None:
-        """Say how long the rounds will take."""
-        to_go = self.to_go()
-        steps, seconds = len(self.scripts) - len(self.not_run), self.pace.expected(to_go)
-        limit = "" if self.pace.minutes is None else f", at most {self.pace.minutes:g} min of it now"
-        self.pace.say(
-            f"{steps} steps x {self._at_most}{self.limit} rounds, {len(to_go)} runs to go: {self._at_most}about "
-            f"{duration(seconds)}{limit}; finished runs are kept if it is interrupted"
-        )
-
-    def _in_time(self, number: int, scripts: Sequence[Path], whole: bool) -> bool:
-        """Whether runs of these scripts will be over within `--minutes`. Says so where not, and what would be next.
-
-        whole: whether they are all that is missing of the round.
-        """
-        steps = [script.stem for script in scripts]
-        if self.pace.fits(steps):
-            return True
-        seconds = self.pace.expected(steps)
-        what = f"round {number}" if whole else f"{steps[0]} of round {number}" if number > 1 else steps[0]
-        how = "the same command goes on" if self.pace.fits(steps, now=False) else "that needs more --minutes"
-        self.pace.say(
-            f"--minutes {self.pace.minutes:g}: {self.whole_rounds} of {self._at_most}{self.limit} rounds made; next is "
-            f"{what}{f', about {duration(seconds)}' if seconds else ''}: {how}"
-        )
-        return False
-
     def label(self, number: int, step: str) -> str:
         """How a line about a run begins."""
-        return f"round {number}/{self.limit}  {step:<26}"
+        return f"round {number}/{self.rounds}  {step:<26}"
 
     def add(self, number: int, result: Result) -> None:
         """Note a run that succeeded."""
@@ -185,26 +139,16 @@ class Schedule:
         return traced([runs[round_] for round_ in sorted(runs)]) is result
 
     def add_failure(self, step: str, outcome: Outcome) -> str:
-        """Note a run that failed: "failed", or "not run" for a step that cannot be run here and is not tried again."""
+        """Note a run that failed: "failed", or "not run" for a step that cannot be run here and is not tried again.
+
+        Raises InputError, the step's own line, where it is the input that no step can use, as none has run yet.
+        """
+        if outcome.code == 2 and not self.runs:
+            raise InputError(outcome.reason)
         if outcome.code != 2 or self.runs.get(step):
             return "failed"
         self.not_run[step] = outcome.reason
         return "not run"
-
-    def _narrow_enough(self, number: int, goal: float) -> bool:
-        """Whether the rounds may end after this one. Prints how wide the intervals are still."""
-        if number < max([2, *(round_ for runs in self.runs.values() for round_ in runs)]):
-            return False  # one round has no pairs; later ones are there from an earlier call
-        speeds = {
-            script.stem: {round_: run.samples_per_second.windows for round_, run in runs.items()}
-            for script in self.scripts
-            if (runs := self.runs.get(script.stem)) and acts(runs.values())
-        }
-        reach, step = widest(speeds)
-        if step:
-            width = f"±{100 * reach:.1f} %" if reach < 1 else "over ±100 %"
-            print(f"round {number}: widest {width} ({step}); goal ±{goal:g} %", flush=True)
-        return number >= FEWEST and 100 * reach <= goal
 
 
 def acts(results: Iterable[Result]) -> bool:
@@ -215,20 +159,6 @@ def acts(results: Iterable[Result]) -> bool:
 def ran_enough(runs: Mapping[int, Result]) -> bool:
     """Whether these runs of a step are all that it needs: its change has no effect here, and a trace is there."""
     return not acts(runs.values()) and not all(result.lacks_kernels for result in runs.values())
-
-
-def widest(speeds: Mapping[str, statistics.Rounds]) -> tuple[float, str]:
-    """How far the widest interval reaches to either side, as a share of its ratio, and of which step it is.
-
-    Over each step against the step before it and against the first. (0.0, "") for a single step.
-    """
-    names = list(speeds)
-    reaches = [(0.0, "")]
-    for before, step in pairwise(names):
-        for other in {before, names[0]}:
-            ratio = statistics.ratio(speeds[step], speeds[other])
-            reaches.append((max(ratio.high / ratio.ratio - 1, 1 - ratio.low / ratio.ratio), step))
-    return max(reaches)
 
 
 def keep(folder: Path, number: int, result: Result) -> None:
@@ -249,26 +179,45 @@ def sum_up(folder: Path) -> None:
         write_result(folder / RESULT_FILE, merged(results))
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `tour`: those of a step, and how many rounds."""
-    from common.options import add_step_options
+def words_of(args: argparse.Namespace, logdir: Path) -> list[str]:
+    """The options that each step gets, which writes below `logdir`."""
+    device = ["--device", args.device] if args.device else []
+    return ["--logdir", str(logdir), *device, *(["--quick"] if args.quick else []), *args.passed_on]
 
-    add_step_options(parser)
-    add_round_options(parser, "--rounds", default=1)
+
+def once(on_line: Callable[[str], None]) -> Callable[[str], None]:
+    """An `on_line` for several runs: each line only the first time, since every step prints the same banner.
+
+    Without a step's losses, which are for whoever runs it alone.
+    """
+    seen = set()
+
+    def show(line: str) -> None:
+        if line not in seen and not line.startswith("loss: "):
+            seen.add(line)
+            on_line(line)
+
+    return show
+
+
+def exit_code(codes: Iterable[int]) -> int:
+    """The exit code of several steps together: 0, 2 if each that failed did so by its input, otherwise 1."""
+    failed = [code for code in codes if code]
+    return 0 if not failed else 2 if all(code == 2 for code in failed) else 1
 
 
 def run(args: argparse.Namespace) -> int:
     """Run every step with the options in `args`, print the comparison, return the exit code.
 
     A step that fails is named and the others still run: then 1, or 2 if each that failed did so by its input; the table
-    has those as not run, with the reason. Raises InputError, at once, where the input suits no step at all.
+    has those as not run, with the reason. Raises InputError where the input suits no step at all.
     """
-    schedule = Schedule.of(args, runner.step_files(), default=1)
-    runner.prepare(args)
+    schedule = Schedule(step_files(), args.rounds, args.minutes)
+    check_writable(args.logdir)
     busy = f"another tour is writing to {args.logdir}: wait for it, or use another --logdir"
     with locked(args.logdir / ".tour.lock", busy), ExitStack() as held:
         staging = {}
-        if schedule.limit > 1:
+        if schedule.rounds > 1:
             for script in schedule.scripts:
                 _, staging[script.stem] = held.enter_context(own_folder(args.logdir, script.stem))
         return _run_all(args, schedule, staging)
@@ -278,19 +227,16 @@ def _run_all(args: argparse.Namespace, schedule: Schedule, staging: Mapping[str,
     """staging: {step: where a run of several rounds is written before it is kept}; {} for one round."""
     from rich.text import Text
 
-    from common.options import command_line
     from walkthrough.terminal import console
 
     out, failures = console(), []
-    is_forked = args.quick and forked.available(args.device)
-    show = runner.once(lambda line: out.print(Text(line, "dim")))
+    show = once(lambda line: out.print(Text(line, "dim")))
     for number, script in schedule:
         step, folder = script.stem, args.logdir / script.stem
         label = schedule.label(number, step) if staging else f"{step:<26}"
         logdir = staging.get(step, args.logdir)
         with _bar(out, label) as advance:
-            words = command_line(args, logdir=logdir, download=False)
-            outcome = runner.run(script, words, advance, show, is_forked)
+            outcome = isolated.run(script, words_of(args, logdir), advance, show)
         if outcome.code == 0:
             result = read_result(logdir / step / RESULT_FILE)
             if staging:
@@ -300,8 +246,6 @@ def _run_all(args: argparse.Namespace, schedule: Schedule, staging: Mapping[str,
             speed = result.samples_per_second.median
             out.print(Text.assemble(("" if staging else "done   ", "green"), f"{label}{speed:10.1f} images/s"))
             continue
-        if outcome.code == 2 and not schedule.runs and not failures:
-            runner.check_input(args)
         what = schedule.add_failure(step, outcome)
         failures.append((step, what, outcome))
         if staging and step not in schedule.runs:
@@ -313,7 +257,7 @@ def _run_all(args: argparse.Namespace, schedule: Schedule, staging: Mapping[str,
         _print_comparison(args.logdir, results, missing, out)
     for step, what, outcome in dict.fromkeys(failures):  # once, what failed in every round
         print(f"tour: {step} {what}: {outcome.reason}", file=sys.stderr)
-    return runner.exit_code(outcome.code for _, _, outcome in failures)
+    return exit_code(outcome.code for _, _, outcome in failures)
 
 
 def _keep(source: Path, folder: Path, number: int, result: Result, is_first: bool, is_traced: bool) -> None:

@@ -191,15 +191,16 @@ TRACE = {
     "traceEvents": [EVENT],
 }
 
+_MODEL = "tiny_convmixer|(?:wide_)?(?:alexnet|convnext|densenet|efficientnet|googlenet|inception|maxvit|mnasnet"
+_MODEL += "|mobilenet|regnet|resnet|resnext|shufflenet|squeezenet|swin|vgg|vit)"
+_MODEL = rf"(?:{_MODEL}(?:_?[a-z]{{0,6}}\d{{0,3}}){{0,4}})"
+_OPTION = "--[a-z]{1,12}(?:-[a-z]{1,12})?"
 _ARCHITECTURES = ("x86_64", "aarch64", "arm64", "arm")
 FIELDS = {  # of results, record.json and studies; all others hold words of this project, or numbers
     "device": DEVICE,
     "cpu": Kind("a processor", lambda value: value in _ARCHITECTURES or DEVICE.allows(value)),
-    "model": _text(
-        "a model",
-        "tiny_convmixer|(?:wide_)?(?:alexnet|convnext|densenet|efficientnet|googlenet|inception|maxvit|mnasnet|mobilenet"
-        r"|regnet|resnet|resnext|shufflenet|squeezenet|swin|vgg|vit)(?:_?[a-z]{0,6}\d{0,3}){0,4}",
-    ),
+    "model": _text("a model", _MODEL),
+    "words": _text("an option of a step", _OPTION, rf"(?:{_OPTION}=)?(?:\d{{1,10}}|auto|fp32|bf16|fp16|{_MODEL})"),
     "torch": _text(
         "a version",
         r"\d{1,2}\.\d{1,2}\.\d{1,2}(?:a0|rc\d{1,2}|\.(?:dev|post)\d{1,8})?"

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from walkthrough.compare.rounds import merged
-from walkthrough.records import allowed, header, page, recording
-from walkthrough.records.header import Header, read_header
-from walkthrough.records.recording import LIMIT
+from walkthrough.records import allowed, record
+from walkthrough.records.record import LIMIT, Header, read_header
 from walkthrough.results import privacy
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.events import scalars
@@ -44,7 +43,8 @@ MARKUP = re.compile(r"[<>\[\]`|\\]")  # would be more than text on the pages tha
 LEFT = re.compile(r"\.[a-z_]+\.(lock|json)|\.running(/.*)?|(.*/)?\.[^/]+\.[0-9]+\.partial")
 FIX = "leave it as `walkthrough record` wrote it, or record it anew"
 OF_ALL_RUNS = (
-    "schema", "device_type", "batch_size", "batch_bytes", "precision", "workers", "pin_memory", "world_size", "needs"
+    "schema", "device_type", "batch_size", "batch_bytes", "precision", "workers", "pin_memory", "world_size", "needs",
+    "setup",
 )  # fmt: skip
 
 
@@ -55,18 +55,18 @@ def check(folder: Path) -> int:
     return 0
 
 
-def verify(folder: Path, add_page: bool = False) -> tuple[Header, list[str], list[str]]:
+def verify(folder: Path, finish: bool = False) -> tuple[Header, list[str], list[str]]:
     """(`record.json`, what was verified: a line per step and study, the names of its files) of a record that is whole.
 
-    add_page: write the page where it is missing and all else is well, as of a record that was cut off.
+    finish: of a record that was cut off, bring each step to what its runs give first, and write the page.
     Raises InputError for anything that is not as it should be: the first problem in words, and how many more there are.
     """
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder: name a record's folder; unzip a packed one first")
-    if not (folder / header.FILE).exists():
-        raise InputError(f"{folder} is not a record: it holds no {header.FILE}")
+    if not (folder / record.FILE).exists():
+        raise InputError(f"{folder} is not a record: it holds no {record.FILE}")
     try:
-        return _verified(folder, add_page)
+        return _verified(folder, finish)
     except OSError as error:
         raise InputError(f"cannot read {error.filename or folder}: {error.strerror or error}") from error
 
@@ -79,14 +79,16 @@ def refuse(folder: Path, problems: Sequence[str], fix: str = FIX) -> None:
         raise InputError(f"{folder}: {first}{more}; {fix}")
 
 
-def _verified(folder: Path, add_page: bool) -> tuple[Header, list[str], list[str]]:
+def _verified(folder: Path, finish: bool) -> tuple[Header, list[str], list[str]]:
     from studies import study
 
-    problems, lines, results, names = [], [], [], {header.FILE, page.FILE}
-    shared = _header(folder / header.FILE)
-    there = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
-    there = {name: path for name, path in there.items() if not LEFT.fullmatch(name)}
+    problems, lines, results, names = [], [], [], {record.FILE, record.PAGE}
+    shared = _header(folder / record.FILE)
+    there = _files(folder)
     refuse(folder, [f"{name} is a link" for name, path in there.items() if path.is_symlink()])
+    if finish and shared.files is None:
+        record.complete(folder)
+        there = _files(folder)
     for step in [path for name, path in there.items() if path.is_dir() and "/" not in name]:
         with _collected(problems):
             if (step / NOT_RUN_FILE).exists():
@@ -99,31 +101,39 @@ def _verified(folder: Path, add_page: bool) -> tuple[Header, list[str], list[str
                 lines.append(line)
     if not results:
         problems.append("none of its steps was run" if lines else "it holds no step")
-    counts = {runs for result, runs in results if result.acts}  # the others run once
-    if len(counts) > 1:
-        problems.insert(0, f"the steps have different numbers of runs ({', '.join(map(str, sorted(counts)))})")
+    first = results[0][0].setup if results else None
+    problems += [f"{run.step}: {text}" for run, _ in results if first for text in run.setup.differences(first)]
+    counts = [runs for result, runs in results if result.acts]  # the others run once
+    partial = max(counts, default=0) == min(counts, default=0) + 1  # a call was cut off in the last round
+    if len({*counts}) > 1 and not (partial and counts == sorted(counts, reverse=True)):
+        problems.insert(0, f"the steps have different numbers of runs ({', '.join(map(str, sorted({*counts})))})")
     for name, kind in sorted(study.files().items()):
         with _collected(problems):
-            if results and name in there:
+            if first and name in there:
                 names.add(name)
-                lines.append(_of_study(folder / name, kind, results[0][0].setup))
+                lines.append(_of_study(folder / name, kind, first))
     files = {name for name, path in there.items() if not path.is_dir()}
     problems += [f"{name} is no file of a record" for name in sorted(files - names)]
-    problems += [f"{name} is missing" for name in sorted(names - files - {page.FILE})]
+    problems += [f"{name} is missing" for name in sorted(names - files - {record.PAGE})]
     for name, checksum in (shared.files or {}).items():
         with _collected(problems):
             if name not in names or sha256(folder / name) != checksum:
                 problems.append(f"{name} is not the file that was recorded: its checksum is another")
-    if not problems and not recording.interleaved(folder):
+    if not problems and not record.interleaved(folder):
         problems.append("its runs are not interleaved: some were made after later ones")
     refuse(folder, problems)
-    if page.FILE not in files:
-        if not add_page:
+    if record.PAGE not in files:
+        if not finish:
             fix = f"`python -m walkthrough record --pack {folder}` writes it"
-            refuse(folder, [f"{page.FILE} is missing"], fix)
-        page.write_page(folder)
+            refuse(folder, [f"{record.PAGE} is missing"], fix)
+        record.write_page(folder)
     _check_page(folder)
     return shared, lines, sorted(names)
+
+
+def _files(folder: Path) -> dict[str, Path]:
+    paths = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*"))}
+    return {name: path for name, path in paths.items() if not LEFT.fullmatch(name)}
 
 
 @contextmanager
@@ -135,12 +145,12 @@ def _collected(problems: list[str]) -> Iterator[None]:
 
 
 def _check_page(folder: Path) -> None:
-    text, own = read(folder / page.FILE), page.page(folder).encode()
+    text, own = read(folder / record.PAGE), record.page(folder).encode()
     if text != own:
         lines = set(own.splitlines())
         other = next((line for line in text.splitlines() if line not in lines), b"")
         holds = f": it holds {printable(other.decode(errors='replace'), 60)!r}" if other else ""
-        refuse(folder, [f"{page.FILE} is not the page that the figures give{holds}"])
+        refuse(folder, [f"{record.PAGE} is not the page that the figures give{holds}"])
 
 
 def _header(path: Path) -> Header:
@@ -202,25 +212,20 @@ def _of_step(step: Path, shared: Header, names: set[str], problems: list[str]) -
     )
 
 
-def _of_run(result: Result, step: str, shared: Header) -> Iterator[str]:
+def _of_run(run: Result, step: str, shared: Header) -> Iterator[str]:
     """What is wrong with one run."""
-    settings, speeds = shared.settings, result.samples_per_second
+    speeds = run.samples_per_second
     for name, value in (("schema", shared.schema), ("step", step)):
-        if getattr(result, name) != value:
-            yield f"{name} is {getattr(result, name)!r}, not {value!r}"
-    setup = Setup(settings.device, result.setup.cores, settings.data, settings.model, settings.image_size)
-    yield from result.setup.differences(setup)
-    own = header.shared(result.environment)
-    for name in own | shared.environment:
-        if own.get(name) != shared.environment.get(name):
-            yield f"{name} is {own.get(name)!r}, in {header.FILE} it is {shared.environment.get(name)!r}"
+        if getattr(run, name) != value:
+            yield f"{name} is {getattr(run, name)!r}, not {value!r}"
+    yield from shared.contradicted(run)
     if len(speeds.windows) < WINDOWS:
         yield f"it has {len(speeds.windows)} windows, fewer than {WINDOWS}"
-    for unit, timed in (("images/s", speeds), ("tokens/s", result.tokens_per_second)):
+    for unit, timed in (("images/s", speeds), ("tokens/s", run.tokens_per_second)):
         median = statistics.median(timed.windows) if timed and timed.windows else 0.0
         if timed and abs(timed.median - median) > 1e-9 * median:
             yield f"its median, {timed.median:.6g} {unit}, is not that of its windows, {median:.6g}"
-    if not 0 < result.step_ms.p10 <= result.step_ms.median <= result.step_ms.p90:
+    if not 0 < run.step_ms.p10 <= run.step_ms.median <= run.step_ms.p90:
         yield "step_ms is not positive, or not in order"
 
 
@@ -261,7 +266,7 @@ def read_json(path: Path, content: Callable[[Path], bytes] = read) -> dict[str, 
         raise InputError(f"{path} is broken: not an object")
     if content is not read:
         return value
-    said = {key: item for key, item in value.items() if (path.name, key) != (header.FILE, "files")}
+    said = {key: item for key, item in value.items() if (path.name, key) != (record.FILE, "files")}
     for text in allowed.texts(said):
         if printable(text, 300) != text or MARKUP.search(text):  # does more than be read, in a terminal or on a page
             raise InputError(f"{path} holds an odd text ({printable(text, 40)})")
@@ -294,10 +299,10 @@ def pack(folder: Path) -> int:
     here = Path.cwd()
     if here.is_relative_to(folder.resolve()):
         raise InputError(f"the zip would become part of {folder}: run this from another folder")
-    shared, lines, names = verify(folder, add_page=True)
+    shared, lines, names = verify(folder, finish=True)
     files = {name: read(folder / name) for name in names}
     settings = shared.settings
-    public = re.split(r"\W+", f"{settings.device} {settings.model}".lower())  # a host may be called "h200"
+    public = re.split(r"\W+", " ".join([settings.device, *settings.words]).lower())  # a host may be called "h200"
     private = [
         f"{name} contains a name of this machine, its user or their home folder ({own!r})"
         for own in privacy.own_names()
@@ -306,10 +311,10 @@ def pack(folder: Path) -> int:
         if privacy.holds_name(gzip.decompress(content) if name.endswith(".gz") else content, own)
     ]
     refuse(folder, private, "take it out, or record on a machine with another name")
-    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != header.FILE}
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in files.items() if name != record.FILE}
     whole = replace(shared, files=sums)
-    files[header.FILE] = (json.dumps(whole.as_json(), indent=2) + "\n").encode()
-    target = here / f"{recording.folder_name(shared)}.zip"
+    files[record.FILE] = (json.dumps(whole.as_json(), indent=2) + "\n").encode()
+    target = here / f"{record.folder_name(shared.settings)}.zip"
     write_whole(target, _zipped(target.stem, files))
     print(*lines, sep="\n")
     print(f"packed: {printable(target)} ({target.stat().st_size / 1e6:.1f} MB)")

@@ -11,7 +11,6 @@ import signal
 import stat
 import sys
 import threading
-from typing import Any
 
 VARIABLE = "WALKTHROUGH_PROGRESS"  # set to "json" by a program that follows the step
 
@@ -32,16 +31,6 @@ def report(phase: str, done: int, of: int, samples_per_second: float | None = No
     else:
         speed = "" if samples_per_second is None else f"{samples_per_second:10.1f} {unit}/s"
         print(f"  {phase:<14}{speed}".rstrip(), flush=True)
-
-
-def parse(line: str) -> dict[str, Any] | None:
-    """The event of a JSON line that `report` printed; None for any other line."""
-    if not line.startswith('{"progress": '):
-        return None
-    try:
-        return json.loads(line)["progress"]
-    except (ValueError, KeyError):
-        return None
 
 
 def say(text: str) -> None:

@@ -246,7 +246,9 @@ def writing(path: str | Path) -> Iterator[None]:
 
 
 def check_writable(folder: str | Path) -> None:
-    """Raise InputError where nothing can be written into the folder."""
+    """Make a folder, if it is not there. Raises InputError where nothing can be written into it."""
+    with writing(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
     with writing(folder), tempfile.TemporaryFile(dir=folder):
         pass
 

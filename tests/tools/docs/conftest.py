@@ -32,7 +32,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def generated():
-    """{path: text} of all files that are generated."""
+    """{path: text} of all pages that are generated, and the course with their figures."""
     return pages.contents()
 
 

@@ -8,16 +8,18 @@ from dataclasses import asdict, replace
 import pytest
 from support import CPU_RECORD, ROOT, make_limit, make_result
 
+from labs.shared.study import FILE
 from studies.study import STUDIES
-from tools.docs import figures, first_picture, gpu_memory, pages, recorded
-from tools.docs.blocks import BLOCKS, study
-from tools.docs.blocks.step import same_round
-from tools.docs.recorded import Course
-from walkthrough.compare import published
+from tools.docs import figures, gpu_memory, page_tables, pages, recorded
+from tools.docs.blocks import BLOCKS, same_round
+from tools.docs.recorded import Course, Recorded
+from walkthrough.compare.ladder import PUBLISHED
 from walkthrough.compare.rounds import Row
-from walkthrough.compare.statistics import SAME
+from walkthrough.compare.statistics import SAME, Ratio
+from walkthrough.compare.study import Claim, Study
 from walkthrough.memory.fit import CONTEXT_BYTES, GPUS, Prediction
 from walkthrough.memory.tracker import KINDS
+from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.errors import InputError
 
@@ -43,9 +45,9 @@ def test_the_diff_on_a_page_is_that_of_the_files():
 
 
 def test_the_originals_figures_agree_with_each_other():
-    for row in published.PUBLISHED.values():
+    for row in PUBLISHED.values():
         assert row.batch_size / row.step_ms * 1e3 == pytest.approx(row.images_per_second, rel=0.005)
-        assert row.images_per_second / published.PUBLISHED["00_baseline"].images_per_second == pytest.approx(
+        assert row.images_per_second / PUBLISHED["00_baseline"].images_per_second == pytest.approx(
             row.relative, abs=0.01
         )
 
@@ -60,8 +62,8 @@ def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
     assert "**1.25x (" in text  # 500 images/s after 400
     assert "with the 95 % interval of one round: faster." in text
     assert "GPU 0: busy 40.0%, SMs at work 35.0%, Tensor Cores 25.0%." in text
-    assert "10.5 GB/s" in BLOCKS["transfers"](gpu_course)
-    assert BLOCKS["ladders"](gpu_course).count("### ") == 2
+    assert "10.5 GB/s" in BLOCKS["table"](gpu_course, "ladder", "transfers")
+    assert BLOCKS["table"](gpu_course, "ladder", "all").count("### ") == 2
     assert "sgemm" in BLOCKS["busiest"](gpu_course, "00_baseline")
 
 
@@ -71,9 +73,8 @@ def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tm
     for path in DOCS.glob("*.md"):
         shutil.copy(path, docs)
     shutil.copy(ROOT / "README.md", docs.parent)
-    files = pages.contents(docs, gpu_records)
-    assert docs / "figures" / GPU / "idle.svg" in files
-    assert docs / "figures" / CPU_RECORD / "ladder.svg" in files
+    files, course = pages.contents(docs, gpu_records)
+    assert f"{GPU}/ladder.svg" in course.figures
     assert "made-up GPU" in files[docs.parent / "README.md"]
     assert "made-up GPU" in files[docs / "predicted.md"]
 
@@ -87,7 +88,6 @@ def test_a_cpus_record_is_labelled_as_one(course):
     assert "CPU cores, " in BLOCKS["number"](of_cpu, "01_amp")
     assert pages.filled(CAPTIONS, of_cpu).count("(no GPU recorded yet)") == 1
     assert pages.filled(CAPTIONS, of_cpu).count("README.md), CPU.*") == 1
-    assert "published traces" in BLOCKS["figure"](of_cpu, "idle")
 
 
 def test_a_profile_lists_three_pieces_of_advice_and_the_reason_of_the_first(course):
@@ -104,20 +104,19 @@ def test_a_profile_lists_three_pieces_of_advice_and_the_reason_of_the_first(cour
 
 def test_transfers_have_columns_of_copies_where_a_trace_shows_one(course, gpu_course):
     of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
-    text = BLOCKS["transfers"](of_cpu)
+    text = BLOCKS["table"](of_cpu, "ladder", "transfers")
     assert "no copy" not in text
     assert "bandwidth" not in text
     assert "No trace shows a copy to a device." in text
-    assert "copied per step" in BLOCKS["transfers"](gpu_course)
+    assert "copied per step" in BLOCKS["table"](gpu_course, "ladder", "transfers")
 
 
-def test_every_study_has_blocks_that_name_its_command_where_it_was_not_recorded(gpu_course):
-    assert set(study.COMMANDS) == set(STUDIES)
-    texts = [block(gpu_course) for block in study.BLOCKS]
-    for command in study.COMMANDS.values():
-        assert f"*Not recorded on made-up GPU: `python -m walkthrough {command}`.*" in texts
-    assert all("Not recorded" in text for text in texts)
-    assert "No roofline" in BLOCKS["figure"](gpu_course, "roofline")
+def test_every_study_has_tables_that_name_its_command_where_it_was_not_recorded(gpu_course):
+    assert set(page_tables.COMMANDS) == set(STUDIES)
+    for of, name in [*page_tables.STUDIES, ("overhead", "overhead")]:
+        text = f"*Not recorded on made-up GPU: `python -m walkthrough {page_tables.COMMANDS[of]}`.*"
+        assert BLOCKS["table"](gpu_course, of, name) == text
+    assert "No figure" in BLOCKS["figure"](gpu_course, "roofline")
     assert "% of limit" not in BLOCKS["number"](gpu_course, "01_amp")
 
 
@@ -125,12 +124,12 @@ def test_a_limit_beside_a_ladder_gives_its_tables_and_each_steps_share_of_it(own
     limit = make_limit(device="made-up GPU")  # 400 images/s
     result.write_json(own_gpu_records / GPU / "limit.json", asdict(limit))
     course = Course(recorded.records(own_gpu_records))
-    assert "| 400.0 |" in BLOCKS["limit-speeds"](course)
-    assert "| convolution | 3 |" in BLOCKS["limit-groups"](course)
+    assert "| 400.0 |" in BLOCKS["table"](course, "limit", "speeds")
+    assert "| convolution | 3 |" in BLOCKS["table"](course, "limit", "groups")
     row = next(line for line in BLOCKS["number"](course, "01_amp").splitlines() if line.startswith("| `01_amp`"))
     speed = course.shown.row("01_amp").result.samples_per_second.median
     assert row.endswith(f"| {speed / 400:.0%} |")
-    assert "% of limit" in BLOCKS["ladders"](course)
+    assert "% of limit" in BLOCKS["table"](course, "ladder", "all")
     assert "convolution" in BLOCKS["figure"](course, "roofline")
 
 
@@ -139,7 +138,7 @@ def test_first_steps_are_those_of_the_first_run(own_gpu_records):
     first = result.read_result(folder / "1.json")
     result.write_result(folder / "1.json", replace(first, first_step_seconds=71.04))
     result.write_result(folder / "2.json", replace(first, first_step_seconds=7.0))
-    table = BLOCKS["first-steps"](Course(recorded.records(own_gpu_records)))
+    table = BLOCKS["table"](Course(recorded.records(own_gpu_records)), "ladder", "first-steps")
     assert "| `13_compile` | 71.0 | 0.32 |" in table
     assert "| `00_baseline` | 1.5 | 0.32 |" in table
 
@@ -164,8 +163,6 @@ def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
     [pair] = [(row.before, row.gain.ratio) for row in shown.predictions if row.step == "07_small_images"]
     assert pair == ("04_multiprocess_loading", pytest.approx(1.6, rel=0.01))
     assert "05 pinned memory needs a GPU;" in figures.ladder(shown)[1]
-    assert "needs a second process" in first_picture.svg(course)
-    assert "15 cuda graphs" in first_picture.alternative_text(course)
 
 
 def test_text_out_of_a_record_stays_text(own_gpu_records):
@@ -190,9 +187,10 @@ def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path, own_cpu
 
 
 def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_records):
-    names = [name for name in BLOCKS if name.startswith("gpu-memory")]
+    names = [name for of, name in page_tables.TABLES if of == "fit"]
     without = Course(recorded.records(own_gpu_records))
-    assert all(BLOCKS[name](without).startswith("*Not recorded: `python -m tools.docs.gpu_memory`") for name in names)
+    texts = [BLOCKS["table"](without, "fit", name) for name in names]
+    assert all(text.startswith("*Not recorded: `python -m tools.docs.gpu_memory`") for text in texts)
     environment = without.shown.ladder.baseline.environment
     sizes = dict.fromkeys(KINDS, 0) | {"activations": 2_259_000_000}
     settings = ("mobilenet_v2", 224, 32, "float32", 2_259_000_000, sizes, 2_400_000_000)
@@ -200,22 +198,22 @@ def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_
     fit = gpu_memory.Fit(1, CONTEXT_BYTES, [one], {"01_amp": "why <b>"}, environment, "")
     result.write_json(own_gpu_records / gpu_memory.FILE, asdict(fit))
     course = Course(recorded.records(own_gpu_records))
-    assert "| `00_baseline` | allocated | 2.51 | 2.26 | -10.0% | 2.26 |" in BLOCKS["gpu-memory-published"](course)
-    assert "| `01_amp` | allocated | 1.32 | - | not predicted | - |" in BLOCKS["gpu-memory-published"](course)
-    assert "Allocated at the peak on made-up GPU" in BLOCKS["gpu-memory-measured"](course)
-    assert "| `00_baseline` | 2.51 | 2.26 | -10.0% |" in BLOCKS["gpu-memory-measured"](course)
-    assert "| `00_baseline` | 32 | float32 | 2.26 |" in BLOCKS["gpu-memory"](course)
-    assert "`01_amp` is not predicted: why &lt;b>." in BLOCKS["gpu-memory"](course)
-    assert "| `00_baseline` | 199 |" in BLOCKS["gpu-memory-largest"](course)
+    assert "| `00_baseline` | allocated | 2.51 | 2.26 | -10.0% | 2.26 |" in BLOCKS["table"](course, "fit", "published")
+    assert "| `01_amp` | allocated | 1.32 | - | not predicted | - |" in BLOCKS["table"](course, "fit", "published")
+    assert "Allocated at the peak on made-up GPU" in BLOCKS["table"](course, "fit", "measured")
+    assert "| `00_baseline` | 2.51 | 2.26 | -10.0% |" in BLOCKS["table"](course, "fit", "measured")
+    assert "| `00_baseline` | 32 | float32 | 2.26 |" in BLOCKS["table"](course, "fit", "programs")
+    assert "`01_amp` is not predicted: why &lt;b>." in BLOCKS["table"](course, "fit", "programs")
+    assert "| `00_baseline` | 199 |" in BLOCKS["table"](course, "fit", "largest")
     of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
-    assert "No GPU has been recorded yet" in BLOCKS["gpu-memory-measured"](of_cpu)
+    assert "No GPU has been recorded yet" in BLOCKS["table"](of_cpu, "fit", "measured")
 
 
 def test_a_broken_study_is_refused(own_cpu_record):
     limit = json.loads((own_cpu_record / "limit.json").read_text(encoding="utf-8"))
     result.write_json(own_cpu_record / "limit.json", limit | {"flops_per_step": "many"})
     with pytest.raises(InputError, match=r"limit\.json is broken"):
-        BLOCKS["limit-facts"](Course(recorded.records(own_cpu_record.parent)))
+        BLOCKS["table"](Course(recorded.records(own_cpu_record.parent)), "limit", "facts")
 
 
 def test_a_missing_trace_is_reported_and_its_tables_report_it(own_cpu_record, capsys):
@@ -223,7 +221,7 @@ def test_a_missing_trace_is_reported_and_its_tables_report_it(own_cpu_record, ca
     course = Course(recorded.records(own_cpu_record.parent))
     assert "cannot be read" in BLOCKS["profile"](course, "01_amp")
     assert "cannot be read" in BLOCKS["busiest"](course, "01_amp")
-    assert "no memory events" in BLOCKS["top-allocations"](course, "01_amp")
+    assert "no memory events" in BLOCKS["busiest"](course, "01_amp", "memory")
     assert "cannot be read" in BLOCKS["change"](course, "00_baseline", "01_amp")
     assert "01_amp" in capsys.readouterr().err
 
@@ -232,8 +230,29 @@ def test_a_figure_that_a_record_cannot_give_has_a_sentence_in_its_place(course, 
     for name, draw in figures.FIGURES.items():
         for shown in (course, gpu_course):
             text = BLOCKS["figure"](shown, name)
-            drawn = draw(shown.shown) or name == "idle"  # in its place others' traces are shown
-            assert text.startswith("![" if drawn else "*No ")
+            assert text.startswith("![" if draw(shown.shown) else "*No ")
+
+
+def test_a_row_for_each_machine_and_one_marked_as_others(gpu_course):
+    rows = BLOCKS["results"](replace(gpu_course, to_logs="logs/reference")).splitlines()[2:]
+    assert len(rows) == len(gpu_course.records) + 1
+    assert rows[0].startswith("| made-up GPU |")
+    assert "(logs/reference/made-up-gpu/README.md)" in rows[0]
+    for shown, row in zip(gpu_course.records, rows, strict=False):
+        gained = [one for one in shown.ladder.rows if one.gain and one.gain.low > 1]
+        assert f"`{gained[-1].result.step}` | {gained[-1].relative}" in row
+    assert "others'" in rows[-1]
+    assert f"{PUBLISHED['05_pinned_memory'].relative:.2f}x" in rows[-1]
+
+
+def test_the_page_of_the_samples_lists_all_and_shows_what_explain_says(course):
+    text = pages.filled(page("samples.md"), course)
+    for sample in samples.read_list().samples:
+        assert f"`{sample.name}`" in text
+        assert sample.address in text
+    assert " 1  Use DataLoader workers" in text
+    with pytest.raises(InputError, match=r"samples\.json"):
+        BLOCKS["explain"](course, "nothing")
 
 
 def test_a_step_that_ran_in_one_round_is_compared_with_what_the_step_before_made_then():
@@ -242,3 +261,49 @@ def test_a_step_that_ran_in_one_round_is_compared_with_what_the_step_before_made
     assert same_round(before, row) == "It ran in round 1 only, where `04_multiprocess_loading` made 20 images/s."
     assert same_round(replace(before, rounds={1: [20.0]}), row) == ""  # nothing else to compare it with
     assert same_round(before, replace(row, rounds={3: [5.0]})) == ""
+
+
+@pytest.fixture
+def of_lab(tmp_path):
+    """What the pages show of a lab with a small study."""
+    environment = result.read_results(ROOT / "logs" / "reference" / CPU_RECORD)[0][0].environment
+    rows = [{"workers": 0, "speed": None}, {"workers": 2, "speed": asdict(Ratio(1.5, 1.2, 1.8, 3))}]
+    claims = [
+        Claim("faster", "It is <b>faster</b>.", 1.5, 1.2, 1.8, True),
+        Claim("other", "Another.", None, None, None, None),
+    ]
+    study = Study(
+        name="mine", lab="mine", device="A CPU", environment=environment, started="2026-01-01",
+        tables={"workers": rows}, claims=claims, quick=True, notes=["no GPU: nothing waits"],
+    )  # fmt: skip
+    (tmp_path / "labs" / "mine").mkdir(parents=True)
+    result.write_json(tmp_path / "labs" / "mine" / FILE, asdict(study))
+    return Course([Recorded(tmp_path / "a-cpu", None)], to_docs="../")
+
+
+def test_a_labs_tables_claims_notes_machine_and_figures_come_from_its_study(of_lab):
+    assert BLOCKS["table"](of_lab, "labs/mine", "workers").splitlines() == [
+        "| workers | speed |", "|--:|--:|", "| 0 | - |", "| 2 | 1.50x (1.20-1.80) |",
+    ]  # fmt: skip
+    assert BLOCKS["table"](of_lab, "labs/mine", "snapshots") == "*Not measured on this device.*"
+    claims = BLOCKS["table"](of_lab, "labs/mine", "claims")
+    assert "<b>" not in claims
+    assert "| 1.5 (1.2 to 1.8) | holds |" in claims
+    assert "| - | inconclusive |" in claims
+    assert BLOCKS["table"](of_lab, "labs/mine", "notes") == "- No GPU: nothing waits."
+    assert "A CPU, 2 CPU cores, torch 2.15.0+cu132. A smoke run" in BLOCKS["machine"](of_lab, "labs/mine")
+    assert BLOCKS["figure"](of_lab, "labs/mine", "curves", "lines") == "*No figure: this was not measured.*"
+
+
+def test_a_lab_that_was_not_recorded_is_named_by_its_command(of_lab):
+    for text in (BLOCKS["machine"](of_lab, "labs/other"), BLOCKS["table"](of_lab, "labs/other", "workers")):
+        assert text == "*Not recorded yet: `python labs/other/study.py`.*"
+
+
+@pytest.mark.parametrize("lab", sorted(path.stem for path in (DOCS / "labs").glob("*.md")))
+def test_every_figure_of_a_labs_page_is_drawn_from_its_recorded_tables(lab):
+    marks = re.findall(r"<!-- begin figure labs/(.+?) -->", page(f"labs/{lab}.md"))
+    course = Course(recorded.records())
+    for mark in marks:
+        assert BLOCKS["figure"](course, *f"labs/{mark}".split()).startswith("![")
+    assert [len(draw().axes) > 0 for draw in course.figures.values()] == [True] * len(marks)

@@ -11,11 +11,11 @@ from support import ROOT, assert_refused, run_program
 
 from tools.docs import mysteries
 from tools.docs.blocks import BLOCKS
-from tools.docs.blocks.mysteries import EVIDENCE
 from walkthrough.advice.gains import advise
 from walkthrough.results import privacy
 from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import analyze
+from walkthrough.trace.steps import ROLES
 
 each = pytest.mark.parametrize("name", mysteries.NAMES)
 GIVEAWAYS = re.compile(r"augment|cache|sync|fixed|mystery|slow", re.IGNORECASE)
@@ -58,9 +58,6 @@ def test_a_trace_gives_nothing_away_and_names_no_machine(texts, name):
 def test_trace_a_calls_many_operators_for_each_row_of_each_image_in_the_loader(shown, counts):
     assert counts["a"]["aten::roll"] == 16 * 24  # images in a batch, rows of an image
     assert shown["a"].steps.mean_breakdown_us["dataloader"] > 0.5 * shown["a"].steps.mean_us
-    figures = dict(EVIDENCE["a"](shown["a"]).figures)
-    per_step, per_image = map(int, re.findall(r"\d+", figures["operators inside the bar"]))
-    assert per_step // 16 == per_image > 10 * 24
 
 
 def test_trace_b_computes_the_spectrograms_of_a_whole_batch_in_a_later_epoch(shown, counts):
@@ -71,13 +68,23 @@ def test_trace_b_computes_the_spectrograms_of_a_whole_batch_in_a_later_epoch(sho
 
 
 def test_trace_c_waits_in_every_second_step(shown):
-    evidence = EVIDENCE["c"](shown["c"])
-    waits = [int(ms) for ms in dict(evidence.figures)["waits for the loader, ms, step by step"].split(", ")]
+    waits, step = shown["c"].steps.breakdown[ROLES.index("dataloader")], shown["c"].steps.mean_us
     long, short = sorted((waits[::2], waits[1::2]), key=sum, reverse=True)
     assert min(long) > 5 * max(short)
     assert shown["c"].trace.recording.loaders[0].num_workers == 2
-    workers = int(dict(evidence.figures)["workers that hide the loading, *L / S*"].split()[-1])
-    assert 2 < workers <= 8  # as many as the fixed program has
+    bound = step / (step - waits.mean())  # L / S is twice that
+    assert 2 < 2 * bound <= 8  # as many workers as the fixed program has
+    assert f"| bound: the step without these | {bound:.2f}x |" in BLOCKS["mystery"](None, "c", "loader")
+
+
+def test_the_evidence_is_counts_own_time_and_the_bound_of_what_is_named(shown, counts):
+    own = {item.name: item for item in shown["d"].operators}["aten::isfinite"]
+    text = BLOCKS["mystery"](None, "d", "span", "aten::isfinite", "aten::all", "aten::is_nonzero")
+    calls = f"{counts['d']['aten::isfinite']:.0f} per step; own time {own.us / own.count:.1f} us each"
+    assert f"| `aten::isfinite` | {calls} |" in text
+    assert "| from the first to the last of these | 3.0 ms |" in text
+    assert "384 per step, 24 per sample" in BLOCKS["mystery"](None, "a", "loader", "aten::roll")
+    assert "| bound: the step without these | 3.64x |" in BLOCKS["mystery"](None, "e", "often", "aten::embedding")
 
 
 def test_trace_d_reads_a_value_of_each_parameter(counts):
@@ -132,7 +139,7 @@ def test_more_workers_leave_the_losses_as_they_are():
 
 @each
 def test_a_fix_is_a_few_lines(name):
-    lines = BLOCKS["mystery-fix"](None, name).splitlines()
+    lines = BLOCKS["diff"](None, name, f"{name}_fixed").splitlines()
     changed = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
     assert 2 <= len(changed) <= 6
 
@@ -142,11 +149,11 @@ def test_an_answer_shows_the_measured_gain_and_says_where_there_is_none(monkeypa
     environment = SimpleNamespace(cpu="Some CPU", cores=4, torch="2.15.0")
     measured = mysteries.Measured(1, environment, "2026-11-23T20:00:00+00:00", 0.1, 100, {}, {"a": ratio})
     monkeypatch.setattr(mysteries, "read_measured", lambda: measured)
-    assert "**2.00x (1.50-2.50)**, 2 rounds" in BLOCKS["mystery"](None, "a")
-    assert "not measured" in BLOCKS["mystery"](None, "b")
-    assert "Some CPU, 4 CPU cores, torch 2.15.0, 2 rounds of 100 steps" in BLOCKS["mysteries-machine"](None)
+    assert "**2.00x (1.50-2.50)**, 2 rounds" in BLOCKS["mystery"](None, "a", "loader", "aten::roll")
+    assert "not measured" in BLOCKS["mystery"](None, "b", "loader")
+    assert "Some CPU, 4 CPU cores, torch 2.15.0, 2 rounds of 100 steps" in BLOCKS["machine"](None, "mysteries")
     monkeypatch.setattr(mysteries, "read_measured", lambda: None)
-    assert "No gain was measured" in BLOCKS["mysteries-machine"](None)
+    assert "No gain was measured" in BLOCKS["machine"](None, "mysteries")
 
 
 def test_what_was_measured_is_of_these_programs():

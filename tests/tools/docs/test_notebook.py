@@ -9,7 +9,7 @@ from nbclient import NotebookClient
 from support import NAMES, ROOT
 
 from tools.docs.recorded import records
-from walkthrough.compare import markdown
+from walkthrough.compare.ladder import page_table
 
 pytestmark = pytest.mark.xdist_group("notebook")
 NOTEBOOK = ROOT / "docs" / "walkthrough.ipynb"
@@ -40,7 +40,7 @@ def test_the_notebook_is_committed_executed_and_holds_nothing_of_the_machine_it_
     nbformat.validate(notebook)
     assert_whole(notebook)
     shown = records()[0]
-    table = markdown.ladder_table(shown.ladder)  # of what is recorded today
+    table = page_table(shown.ladder)  # of what is recorded today
     assert any(output.get("data", {}).get("text/markdown") == table for output in outputs(notebook)), (
         "run `make docs-notebook`"
     )

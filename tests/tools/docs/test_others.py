@@ -38,7 +38,7 @@ def pair(tmp_path):
 
 def test_what_the_first_trace_predicts_stands_beside_what_the_second_shows(pair, tmp_path):
     shutil.move(tmp_path / "one.json", tmp_path / "any name.json")
-    result = others.computed(pair, others.traces_in(tmp_path))
+    result = others.compute_pair(pair, others.traces_in(tmp_path))
     assert result.before.steps_us == {"5": 1000, "6": 1000, "7": 1000}
     assert (result.after.outlying, result.after.typical_us) == (["7"], [800, 800, 800])
     assert result.gpu == "Tesla V100"
@@ -55,19 +55,19 @@ def test_what_the_first_trace_predicts_stands_beside_what_the_second_shows(pair,
 def test_a_trace_that_is_not_at_hand_is_named(pair, tmp_path):
     (tmp_path / "two.json").unlink()
     with pytest.raises(InputError, match=r"lacks the trace of https://example.org/two.json"):
-        others.computed(pair, others.traces_in(tmp_path))
+        others.compute_pair(pair, others.traces_in(tmp_path))
 
 
 def test_no_pair_is_no_section(tmp_path):
-    assert others.section(others.read(tmp_path)) == []
+    assert others.section(others.read_pairs(tmp_path)) == []
 
 
-@pytest.mark.parametrize("recorded", others.read().pairs, ids=lambda pair: pair.before.sha256[:8])
+@pytest.mark.parametrize("recorded", others.read_pairs().pairs, ids=lambda pair: pair.before.sha256[:8])
 def test_a_recorded_pair_is_what_its_traces_show(recorded):
     traces = others.traces_in(SHARED)
     if not {recorded.before.sha256, recorded.after.sha256} <= set(traces):
         pytest.skip("its traces are not in ../shared/traces")
-    computed = others.computed(recorded, traces)
+    computed = others.compute_pair(recorded, traces)
     assert computed.before == recorded.before and computed.after == recorded.after
     assert computed.advice and recorded.advice
     assert computed.advice.predicted_gain == pytest.approx(recorded.advice.predicted_gain)

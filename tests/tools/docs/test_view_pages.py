@@ -54,6 +54,6 @@ def test_the_kernel_views_shares_are_the_samples(before):
 def test_the_numbers_of_the_page_about_tensorboard_are_the_samples(before, after):
     text = words_of("tensorboard.md")
     assert f"kernels fill {before.gpus[0].utilization:.0%}".replace("%", " %") in text
-    waits = [one.typical.mean_breakdown_us["dataloader"] / 1e3 for one in (before, after)]
+    waits = [one.typical.steps.mean_breakdown_us["dataloader"] / 1e3 for one in (before, after)]
     assert "{:.1f} → {:.1f} ms in a typical step".format(*waits) in text
     assert len(after.outliers) == 2

@@ -3,10 +3,11 @@
 import re
 
 import pytest
+from matplotlib.figure import Figure
 from support import NAMES, ROOT, assert_refused, run_program
 
 from tools.docs import pages
-from tools.docs.blocks.page import measured, measured_again
+from tools.docs.recorded import Course
 from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")  # the records are read once
@@ -21,38 +22,29 @@ def read(path):
 
 
 def test_every_table_figure_and_page_of_a_record_is_up_to_date(generated):
-    out_of_date = pages.stale(generated)
-    assert [path.relative_to(ROOT).as_posix() for path in out_of_date] == [], "run `make docs-figures`"
+    assert [path.relative_to(ROOT).as_posix() for path in pages.stale(*generated)] == [], "run `make docs-figures`"
 
 
-def test_what_is_out_of_date_is_named_and_what_is_not_generated_any_more_is_removed(tmp_path):
+def test_a_stale_page_a_missing_figure_and_one_that_no_page_shows_are_named_and_written(tmp_path):
     (tmp_path / "figures").mkdir()
-    page, gone, current = tmp_path / "page.md", tmp_path / "figures" / "gone.svg", tmp_path / "current.md"
-    page.write_text("old")
-    gone.write_text("<svg/>")
-    current.write_text("same")
-    files = {page: "new", current: "same", tmp_path / "figures" / "new.svg": "<svg/>"}
-    changed = [page, gone, tmp_path / "figures" / "new.svg"]
-    assert pages.stale(files, tmp_path) == sorted(changed)
-    assert pages.write(files, tmp_path) == sorted(changed)
-    assert page.read_text() == "new"
+    page, current, gone = tmp_path / "page.md", tmp_path / "current.md", tmp_path / "figures" / "gone.svg"
+    there, missing = tmp_path / "figures" / "there.svg", tmp_path / "figures" / "missing.svg"
+    for path, text in ((page, "old"), (current, "same"), (gone, "<svg/>"), (there, "drawn elsewhere")):
+        path.write_text(text)
+    course = Course([], figures={"there.svg": Figure, "missing.svg": Figure})
+    files = {page: "new", current: "same"}
+    assert pages.stale(files, course, tmp_path) == sorted(
+        [page, missing, gone]
+    )  # a figure that is there is not compared
+    assert pages.write(files, course, tmp_path) == sorted([page, there, missing, gone])
+    assert page.read_text() == "new" and "<svg" in there.read_text()
     assert not gone.exists()
-    assert pages.stale(files, tmp_path) == []
-
-
-def test_a_figure_is_drawn_anew_by_writing_and_not_compared_by_checking(tmp_path):
-    figure = tmp_path / "figures" / "figure.svg"
-    figure.parent.mkdir()
-    figure.write_text("<svg>1.001</svg>")
-    files = {figure: "<svg>1.002</svg>"}
-    assert pages.stale(files, tmp_path) == []
-    assert pages.write(files, tmp_path) == [figure]
-    assert figure.read_text() == "<svg>1.002</svg>"
+    assert pages.stale(files, course, tmp_path) == []
 
 
 def test_the_text_around_the_marks_is_left_alone(course):
-    before, after = "before\n<!-- begin published none -->\n", "<!-- end -->\nafter\n"
-    assert pages.filled(f"{before}whatever\n{after}", course) == f"{before}\nThe original has no such step.\n\n{after}"
+    before, after = "before\n<!-- begin number none -->\n", "<!-- end -->\nafter\n"
+    assert pages.filled(f"{before}whatever\n{after}", course) == f"{before}\n`none` has not been recorded.\n\n{after}"
 
 
 @pytest.mark.parametrize(
@@ -60,7 +52,8 @@ def test_the_text_around_the_marks_is_left_alone(course):
     [
         ("<!-- begin nonsense -->\n<!-- end -->", "no block 'nonsense'"),
         ("<!-- begin machine -->\n", "mark without its partner"),
-        ("<!-- begin Machine! -->\n<!-- end -->", "mark without its partner"),
+        ("<!-- begin machine -- >\n<!-- end -->", "mark without its partner"),
+        ("<!-- begin table limit nonsense -->\n<!-- end -->", "no table nonsense of limit"),
         ("<!-- begin figure nonsense -->\n<!-- end -->", "cannot be made"),
         ("<!-- begin number -->\n<!-- end -->", "cannot be made"),
         ("<!-- begin diff 00_baseline 99_none -->\n<!-- end -->", "99_none"),
@@ -99,7 +92,7 @@ def test_a_chapter_has_its_beat_an_exercise_and_names_the_source_of_its_figures(
 
 @pytest.mark.parametrize("page", CHAPTERS[:-2], ids=lambda page: page.stem)
 def test_a_page_names_the_whole_machine_at_its_first_measured_table_only(course, page):
-    whole, short = measured(course), measured_again(course)
+    whole, short = course.measured, course.measured_again
     text = pages.filled(read(page), course)
     assert text.count(whole) == 1
     assert short not in text.partition(whole)[0]

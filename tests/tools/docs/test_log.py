@@ -6,8 +6,7 @@ import shlex
 import pytest
 from support import CPU_RECORD, NAMES, ROOT
 
-from tools.docs.blocks import BLOCKS
-from tools.docs.blocks.log import LINES, TEMPLATE, docstring_part
+from tools.docs.blocks import BLOCKS, docstring_part
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import COSTS
 from walkthrough.cli import _parser
@@ -18,17 +17,21 @@ DOCS = ROOT / "docs"
 LOG = (DOCS / "log.md").read_text(encoding="utf-8")
 
 
-def test_the_template_has_the_lines_of_an_entry_and_is_on_the_page(course):
-    assert tuple(re.findall(r"^- \*\*(.+?)\*\*:", TEMPLATE.read_text(encoding="utf-8"), re.MULTILINE)) == LINES
+def test_the_template_on_the_page_is_the_file_to_copy_and_has_the_lines_of_an_entry():
+    template = (DOCS / "assets" / "log_template.txt").read_text(encoding="utf-8")
     assert "(assets/log_template.txt)" in LOG
-    assert TEMPLATE.read_text(encoding="utf-8") in BLOCKS["log-template"](course)
+    assert f"```markdown\n{template}```" in LOG
+    assert lines(template) == lines(LOG.partition("<!-- begin log-entry")[2].partition("<!-- end -->")[0])
+
+
+def lines(entry):
+    return re.findall(r"^- \*\*(.+?)\*\*:", entry, re.MULTILINE)
 
 
 def test_the_entry_of_our_machine_is_from_its_record(course, gpu_course):
     cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
     words = ("13_compile", "14_compile_loss", "test_a")
     entry = BLOCKS["log-entry"](cpu, *words)
-    assert tuple(re.findall(r"^- \*\*(.+?)\*\*:", entry, re.MULTILINE)) == LINES
     [prediction] = [row for row in cpu.shown.predictions if row.step == "14_compile_loss"]
     assert f"at most **{prediction.predicted_gain:.2f}x**" in entry
     assert f"**{prediction.gain}** the step before" in entry
@@ -50,9 +53,9 @@ def test_every_step_says_its_idea_and_its_change(step):
 
 
 def test_the_commands_of_the_log_are_commands():
-    lines = re.findall(r"^    (?:python -m walkthrough|walkthrough) (.+?)(?: {2,}#.*)?$", LOG, re.MULTILINE)
-    assert {line.split()[0] for line in lines} == {"explain", "compare", "time"}
-    for line in lines:
+    commands = re.findall(r"^    (?:python -m walkthrough|walkthrough) (.+?)(?: {2,}#.*)?$", LOG, re.MULTILINE)
+    assert {line.split()[0] for line in commands} == {"explain", "compare", "time"}
+    for line in commands:
         assert _parser().parse_args(shlex.split(line))
     for file in re.findall(r"(?<!\S)((?:steps|docs)/\w[\w/]*\.\w+)", LOG):
         assert (ROOT / file).exists()

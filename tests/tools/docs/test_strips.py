@@ -1,0 +1,109 @@
+"""Strips of traces: what a trace that can be checked by hand shows; the kept ones are those of the published traces."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support import ROOT
+
+from tools.docs import others, strips
+from tools.docs.blocks import BLOCKS
+from tools.docs.strips import BINS, COPIES, CPU, KERNELS, LAUNCHES, LOADING, TO_GPU, Cut, Stretch
+from walkthrough.compare.figures import svg_text
+from walkthrough.records import samples
+from walkthrough.results.errors import InputError
+from walkthrough.trace.analysis import analyze
+
+pytestmark = pytest.mark.xdist_group("course")
+FOLDER = Path(os.environ.get("WALKTHROUGH_SAMPLES", ROOT / "logs" / "samples"))
+SPECIMEN = ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json"
+
+
+@pytest.fixture(scope="module")
+def kept():
+    return others.read_samples()
+
+
+@pytest.fixture(scope="module")
+def specimen():
+    return analyze(SPECIMEN)
+
+
+def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with(specimen):
+    shown = strips.stretch(specimen)  # of 1000 us the loader takes 300 and kernels 400
+    assert (shown.us, shown.step_us, shown.busy) == (1000, 1000, 0.4)
+    assert shown.us_of[LOADING] == 300
+    assert sum(shown.lanes[CPU][LOADING]) / BINS == pytest.approx(30, abs=1)
+    assert sum(map(sum, shown.lanes[KERNELS].values())) / BINS == pytest.approx(40, abs=1)
+    assert strips.longest(shown, CPU, LOADING)[1] == pytest.approx(0.3, abs=0.01)
+    assert LAUNCHES in strips.stretch(specimen, Cut(launches=True)).lanes
+    around = strips.stretch(specimen, Cut(around=TO_GPU, before_ms=0.05, after_ms=0.1))
+    assert around.us == pytest.approx(150)
+    assert strips.longest(around, COPIES, TO_GPU)[0] == pytest.approx(0.05, abs=0.001)
+
+
+def test_a_strip_and_a_pair_are_drawn_with_titles_call_outs_and_a_legend(specimen):
+    shown = strips.stretch(specimen)
+    svg = svg_text(strips.before_after((shown, "one"), (shown, "other"), ["$ walkthrough explain x"]))
+    for text in ("one: 1.00 ms, kernels run 40% of it", "other: ", "0.30 ms: the loop waits", "walkthrough explain x"):
+        assert text in svg
+    assert svg_text(strips.strip(shown, "one")).count(">DataLoader<") == 1
+
+
+def test_the_longest_stretch_of_a_group_and_of_an_idle_lane():
+    bins = [0] * BINS
+    bins[10:20], bins[40:100] = [100] * 10, [80] * 60
+    shown = Stretch("a GPU", "1", BINS * 1e3, BINS * 1e3, {KERNELS: {"x": bins}}, {})
+    assert strips.longest(shown, KERNELS, "x") == (40.0, 100.0)
+    assert strips.longest(shown, KERNELS) == (100.0, float(BINS))
+    assert strips.longest(shown, CPU, "x") == (0.0, 0.0)
+
+
+def test_what_is_kept_names_its_traces_and_no_lane_is_more_than_full(kept):
+    listed = {sample.name: sample.sha256 for sample in samples.read_list().samples}
+    assert kept.sha256.items() <= listed.items()
+    assert set(kept.stretches) == set(others.STRETCHES)
+    for shown in kept.stretches.values():
+        for groups in shown.lanes.values():
+            total = np.sum(list(groups.values()) or [[0]], axis=0)
+            assert total.max() <= 100 + len(groups)  # each is rounded
+
+
+@pytest.mark.skipif(not FOLDER.is_dir(), reason=f"no samples in {FOLDER}: `python -m walkthrough samples` fetches them")
+def test_what_is_kept_is_what_the_traces_give(kept):
+    new = others.compute_samples(others.traces_in(FOLDER))
+    assert (new.sha256, new.explain, new.says) == (kept.sha256, kept.explain, kept.says)
+    for name, us in new.idle.items():
+        assert us == pytest.approx(kept.idle[name], rel=1e-3, abs=0.2)
+    for name, shown in new.stretches.items():
+        old = kept.stretches[name]
+        assert (shown.gpu, shown.step) == (old.gpu, old.step)
+        assert (shown.us, shown.step_us) == pytest.approx((old.us, old.step_us), abs=0.2)
+        assert shown.us_of == pytest.approx(old.us_of, rel=1e-3, abs=0.2)
+        for lane, groups in shown.lanes.items():
+            assert groups.keys() == old.lanes[lane].keys()
+            for group, bins in groups.items():
+                assert np.abs(np.array(bins) - old.lanes[lane][group]).max() <= 1
+
+
+def test_a_block_shows_stretches_with_source_device_and_commit_or_steps_of_the_record(course, gpu_course):
+    text = BLOCKS["strip"](course, "v100_float32", "v100_uint8")
+    assert "](figures/strips/v100_float32-v100_uint8.svg)" in text
+    assert "Tesla V100: ResNet-50 training, batch 32, fp32, with 4 loader workers; [resnet50_v100_4_workers](" in text
+    assert ") of pytorch/kineto at 041e7ce. Predicted by `explain`'s replay" in text
+    assert course.figures["strips/v100_float32-v100_uint8.svg"]().axes
+    explained = BLOCKS["strip"](course, "v100_0_workers", "v100_4_workers", "explained")
+    assert "$ walkthrough explain logs/samples/resnet50_v100_0_workers. Kernels fill 56% of the step" in explained
+    own = BLOCKS["strip"](gpu_course, "04_multiprocess_loading")
+    assert "`04_multiprocess_loading` as recorded on [made-up GPU](" in own
+    assert "before" not in own
+    with pytest.raises(InputError, match="no trace 'nothing'"):
+        BLOCKS["strip"](course, "nothing")
+
+
+def test_computing_without_the_traces_is_one_line(tmp_path):
+    with pytest.raises(InputError, match="lacks the trace resnet50_v100_0_workers: `python -m walkthrough samples`"):
+        others.compute_samples({})
+    with pytest.raises(SystemExit):
+        others.main([str(tmp_path / "none")])

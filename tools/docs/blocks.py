@@ -1,0 +1,511 @@
+"""What is between `<!-- begin NAME … -->` and `<!-- end -->` in the docs, from recorded runs and the programs' files.
+
+A block is a function of a `Course` and of the words after its name; it returns Markdown.
+"""
+
+import ast
+import difflib
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+from tools.docs import figures, mysteries, others, screenshots, strips
+from tools.docs.page_tables import COMMANDS, TABLES, stored
+from tools.docs.recorded import Course
+from walkthrough.advice.catalogue import Advice
+from walkthrough.advice.verdict import gain_text
+from walkthrough.compare.ladder import DEVICE, MODEL, PUBLISHED, page_table
+from walkthrough.compare.predictions import Prediction
+from walkthrough.compare.rounds import Ladder, half_spread
+from walkthrough.compare.rounds import Row as LadderRow
+from walkthrough.compare.study import claim_rows
+from walkthrough.compare.table import Table, code, escaped, markdown_table
+from walkthrough.compare.tour import step_files
+from walkthrough.explain.text import sentence
+from walkthrough.records import samples
+from walkthrough.results.environment import ROOT
+from walkthrough.results.errors import InputError
+from walkthrough.terminal import counted, size_text, time_text
+from walkthrough.trace.analysis import Analysis
+from walkthrough.trace.kernels import unit_name
+
+UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
+LISTED = 5  # operators, kernels and allocations that a table lists
+ADVICE = 3  # pieces of advice that a chapter lists
+
+
+def machine(course: Course, of: str = "") -> str:
+    """Which machine the course's numbers are from; of: "labs/NAME" or "mysteries", else those of the ladder."""
+    if of == "mysteries":
+        return mysteries.machine()
+    if of:
+        return _of_lab(course, of)
+    text = f"The measured tables and figures of the course are from one machine, {course.machine}"
+    if course.shown.device_type == "cuda":
+        return f"{text}; *the original's* are from a {DEVICE}: one run, no spread, from traced steps."
+    return (
+        f"{text}: a line below each table says so, what the text says about a GPU's trace is cited or marked as "
+        "expected, and `python -m walkthrough record` on a GPU adds measured ones."
+    )
+
+
+def _of_lab(course: Course, name: str) -> str:
+    study = course.lab(name.removeprefix("labs/"))
+    if study is None:
+        return _not_recorded(name)
+    smoke = " A smoke run (`--quick`): its figures are rough." if study.quick else ""
+    gpu = "" if study.environment.driver else " No GPU recorded yet."
+    return (
+        f"*Measured: {escaped(study.device)}, {study.environment.cores} CPU cores, torch "
+        f"{escaped(study.environment.torch)}.{smoke}{gpu} Published: by others, on other machines.*"
+    )
+
+
+def _not_recorded(lab: str) -> str:
+    return f"*Not recorded yet: `python {escaped(lab)}/study.py`.*"
+
+
+def figure(course: Course, name: str, table_name: str = "", form: str = "", column: str = "") -> str:
+    """One of `figures.FIGURES` of the record that the chapters show; "fit"; or a table of "labs/NAME" in a form of
+    `figures.FORMS`, of which a column may be named, with "-" for its spaces.
+    """
+    if name == "fit":
+        drawing = figures.gpu_memory(course.fit) if course.fit else None
+        return course.picture("gpu_memory", drawing[1], drawing[0]) if drawing else "*Not recorded: `fit`.*"
+    if not table_name:
+        drawing = figures.FIGURES[name](course.shown)
+        if drawing is None:
+            return f"*No figure: this was not recorded on {escaped(course.shown.ladder.baseline.device)}.*"
+        return course.picture(f"{course.shown.folder.name}/{name}", drawing[1], drawing[0])
+    study = course.lab(name.removeprefix("labs/"))
+    if study is None:
+        return _not_recorded(name)
+    tables = {key: rows for key, rows in study.tables.items() if key.startswith(table_name) and rows}
+    if not tables:
+        return "*No figure: this was not measured.*"
+    draw, alt = figures.of_tables(tables, table_name, form, column.replace("-", " "))
+    return course.picture(f"{name}/{table_name}", alt, draw)
+
+
+def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
+    """A stretch of a real trace, or two on one scale: of `others.STRETCHES`, or of steps of the record.
+
+    words: "explained" puts what `explain` says of the first between the two.
+    """
+    names = [name for name in (before, after) if name]
+    shown = [_stretch(course, name) for name in names]
+    heads = ["before", "after"] if after else [""]
+    titled = [
+        (one, f"{head}{', predicted' if one.change else ''}: {title}".removeprefix(": "))
+        for head, (one, title, _) in zip(heads, shown, strict=True)
+    ]
+    says: list[str] = []
+    if words:
+        sample = others.STRETCHES[before].sample
+        says = [f"$ walkthrough explain logs/samples/{sample}", *others.read_samples().says[sample]]
+    draw = partial(strips.before_after, titled[0], titled[-1], says) if after else partial(strips.strip, *titled[0])
+    parts = [
+        f"{title}: {strips.facts(one)}" + (f", {kernels}" if (kernels := strips.kernels_in_words(one)) else "")
+        for one, title in titled
+    ]
+    sentences = [part.rstrip(".") for part in (*parts, *says)]
+    alt = f"What CPU, copies and kernels do, in lanes over time. {'. '.join(sentences)}."
+    sources = list(dict.fromkeys(source for *_, source in shown))
+    if any(one.change for one, *_ in shown):
+        first, last = shown[0][0], shown[-1][0]
+        sources.append(
+            f"Predicted by `explain`'s replay of the same trace, not measured: {strips.ms(last.step_us)} after "
+            f"{strips.ms(first.step_us)}."
+        )
+    return (
+        f"{course.picture('strips/' + '-'.join([*names, *filter(None, [words])]), alt, draw)}\n\n*{' '.join(sources)}*"
+    )
+
+
+def _stretch(course: Course, name: str) -> tuple[strips.Stretch, str, str]:
+    """What a strip shows, its title, and the sentence about its source."""
+    if name in others.STRETCHES:
+        wanted = others.STRETCHES[name]
+        every = samples.read_list().samples
+        sample = next(sample for sample in every if sample.name == wanted.sample)
+        commit = re.search(r"/raw/(\w{7})", sample.address)
+        source = (
+            f"{escaped(sample.gpu)}: {escaped(sample.what)}; [{sample.name}]({sample.address}) of "
+            f"{escaped(sample.source)}{f' at {commit[1]}' if commit else ''}."
+        )
+        return others.read_samples().stretches[name], wanted.title, source
+    analysis = course.shown.analyses.get(name)
+    if analysis is None:
+        raise InputError(f"there is no trace {name!r}; known: {', '.join(others.STRETCHES)}, and recorded steps")
+    result = course.shown.row(name).result
+    return (
+        strips.stretch(analysis),
+        f"{name}, batch {result.batch_size}",
+        f"`{name}` as recorded on {course.link}, a traced step.",
+    )
+
+
+def screenshot(course: Course, name: str) -> str:
+    """One of the pictures of TensorBoard that `screenshots` took, with its caption."""
+    return screenshots.markdown(name, course.to_docs)
+
+
+def diff(course: Course, before: str, after: str) -> str:
+    """What changes from one step's code to the next, docstrings aside; or from one mystery's program to the fixed."""
+    files = {file.stem: file for file in (*step_files(), *mysteries.PROGRAMS.glob("*.py"))}
+    if missing := [name for name in (before, after) if name not in files]:
+        raise InputError(f"there is no program {missing[0]}")
+    is_step = files[before].parent.name == "steps"
+    old, new = (_code_lines(files[name]) for name in (before, after))
+    names = (f"{files[name].parent.name}/{name}.py" for name in (before, after))
+    lines = list(difflib.unified_diff(old, new, *names, lineterm="", n=1 if is_step else 0))
+    if len(lines) < 12 or not is_step:
+        lines = [line for line in lines if not line.startswith("@@")]
+    whole = ["", f"[The whole program](../steps/{after}.py)."] if is_step else []
+    return "\n".join(["```diff", *lines, "```", *whole])
+
+
+def _code_lines(file: Path) -> list[str]:
+    """A program's lines without its docstring."""
+    text = file.read_text(encoding="utf-8")
+    return text.splitlines()[ast.parse(text).body[0].end_lineno :]
+
+
+def number(course: Course, step: str) -> str:
+    """What a step gained over the last one with an effect: the recorded rows of both, the interval, the original's."""
+    shown = course.shown
+    if step not in shown.steps:
+        return f"`{step}` has not been recorded."
+    row, at = shown.row(step), shown.steps.index(step)
+    rows = [*filter(None, [shown.ladder.before(row)]), row]
+    steps = [row.result.step for row in rows]
+    table = page_table(shown.ladder, shown.limit, steps, gains=False)
+    skipped = steps[0] if steps[0] != shown.steps[max(0, at - 1)] else ""
+    return "\n\n".join(filter(None, (table, course.measured, _gain(rows, skipped), _published(step))))
+
+
+def _gain(rows: Sequence[LadderRow], skipped_to: str) -> str:
+    """In words: the gain of the last of one or two rows, and what its run noted that the row before did not.
+
+    skipped_to: the row before, where others stand between them that have no effect on this device; else "".
+    """
+    sentences, row = [], rows[-1]
+    if gain := row.gain:
+        verdict = ("faster" if gain.ratio > 1 else "slower") if gain.resolved else "no measurable difference"
+        rounds = f"{gain.rounds} rounds" if gain.rounds > 1 else "one round"
+        before = f"`{skipped_to}`, the last step before it with an effect here" if skipped_to else "the step before"
+        sentences.append(f"**{gain}** the images/s of {before}, with the 95 % interval of {rounds}: {verdict}.")
+    elif not row.acts:
+        sentences.append(f"**No effect on this device: it {escaped(row.needs)}.**")
+        sentences += [same_round(*rows)] if len(rows) > 1 else []
+    known = rows[0].result.notes if len(rows) > 1 else []
+    sentences += [f"The run noted: {escaped(note)}." for note in row.result.notes if note not in known]
+    return " ".join(filter(None, sentences))
+
+
+def same_round(before: LadderRow, row: LadderRow) -> str:
+    """The speed of the row before in the round in which a row without effect ran; "" where both ran in one only."""
+    number = next(iter(row.rounds))
+    if len(before.rounds) < 2 or number not in before.rounds:
+        return ""
+    speed = statistics.median(before.rounds[number])
+    return f"It ran in round {number} only, where `{before.result.step}` made {speed:.0f} images/s."
+
+
+def _published(step: str) -> str:
+    """The original's figures for a step and the one before."""
+    steps = list(PUBLISHED)
+    if step not in steps:
+        return "The original has no such step."
+    row, at = PUBLISHED[step], steps.index(step)
+    text = f"The original ({DEVICE}, one run, no spread, traced steps): {row.images_per_second:.1f} images/s"
+    if not at:
+        return f"{text}, {row.step_ms:.1f} ms per step, {row.memory_gb:.2f} GB."
+    before = PUBLISHED[steps[at - 1]]
+    return (
+        f"{text} after {before.images_per_second:.1f}, {row.images_per_second / before.images_per_second:.2f} times; "
+        f"{row.memory_gb:.2f} GB after {before.memory_gb:.2f}."
+    )
+
+
+def profile(course: Course, step: str) -> str:
+    """What a step's trace shows: where a typical step's time goes, and the advice."""
+    analysis = course.shown.analyses.get(step)
+    if analysis is None:
+        return f"The trace of `{step}` cannot be read."
+    steps, parts = analysis.typical.steps, analysis.typical.steps.mean_breakdown_us
+    rows = [
+        [role, time_text(us), f"{us / steps.mean_us:.1%}"]
+        for role, us in sorted(parts.items(), key=lambda part: -part[1])
+        if us > 0
+    ]
+    lines = [
+        f"`python -m walkthrough explain --all {_path(course, step)}` shows, for "
+        f"{counted(len(steps.names), 'typical step', 'typical steps')}:",
+        "",
+        markdown_table(["part of a step", ">time", ">share"], rows),
+        "",
+        course.measured,
+        "",
+        _traced_and_timed(course, step, analysis),
+        "",
+    ]
+    for gpu in analysis.gpus:
+        shares = {"busy": gpu.utilization, "SMs at work": gpu.sm_efficiency}
+        shares[unit_name(analysis.trace)] = gpu.tensor_core_share
+        known = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
+        lines += [f"GPU {gpu.id}: {known}.", ""]
+    advised = course.shown.advised[step]
+    return "\n".join([*lines, f"**{escaped(sentence(advised.verdict))}**", "", *_advice_lines(advised.advice)])
+
+
+def _path(course: Course, step: str) -> str:
+    folder = course.shown.folder / step
+    return folder.relative_to(ROOT).as_posix() if folder.is_relative_to(ROOT) else f"{folder.parent.name}/{step}"
+
+
+def _advice_lines(advice: Sequence[Advice]) -> list[str]:
+    """The first pieces of advice, a line each: title, step, gain; the first with its reason."""
+    lines = []
+    for shown in advice[:ADVICE]:
+        gain = gain_text(shown) or "the gain cannot be estimated here"
+        step = f"`{shown.step}`" if shown.step else "beyond the walkthrough's steps"
+        why = "" if lines else f"; {escaped(shown.why)}"
+        lines.append(f"- {shown.title} ({step}): {gain}{why}.")
+    more = len(advice) - ADVICE
+    if len(advice) > 1:
+        lines += ["", f"`explain` prints the evidence of each{f', `--all` {more} more' if more > 0 else ''}."]
+    return lines
+
+
+def _traced_and_timed(course: Course, step: str, analysis: Analysis) -> str:
+    """What the traced steps took, what those took that were timed without a profiler, and whether they were alike."""
+    traced, timed = analysis.steps, course.shown.row(step).result.step_ms
+    shortest, longest = traced.duration.min(), traced.duration.max()
+    text = (
+        f"Traced, a step took {time_text(traced.mean_us)} "
+        f"({time_text(shortest)} to {time_text(longest)}); "
+        f"timed, without the profiler, {time_text(timed.median * 1e3)}."
+    )
+    if longest > UNSTEADY * shortest:
+        text += " The traced steps differ widely: take the time of a step from the timed ones."
+    return text
+
+
+def change(course: Course, before: str, after: str) -> str:
+    """Two steps' traces side by side: the parts of a mean step, ms per image."""
+    parts = figures.per_image_ms(course.shown)
+    if before not in parts or after not in parts:
+        return "One of the two traces cannot be read."
+    roles = [role for role in parts[before] if parts[before][role] > 0 or parts[after][role] > 0]
+    rows = [[role, f"{parts[before][role]:.3f}", f"{parts[after][role]:.3f}"] for role in roles]
+    rows.append(["all", f"{sum(parts[before].values()):.3f}", f"{sum(parts[after].values()):.3f}"])
+    table = markdown_table(["ms per image, traced", f">`{before}`", f">`{after}`"], rows)
+    return f"{table}\n\n{course.measured}"
+
+
+def busiest(course: Course, step: str, what: str = "") -> str:
+    """What ran longest in a step's trace: kernels, or on a CPU operators; what: "memory" for what allocated most."""
+    analysis = course.shown.analyses.get(step)
+    if analysis is None or (what and not analysis.memory):
+        return f"The trace of `{step}` {'has no memory events' if what else 'cannot be read'}."
+    if what:
+        sizes = analysis.memory[0].at_peak
+        total = sum(sizes.values())
+        headers = ["allocated while tracing, in use at the peak", ">bytes", ">share"]
+        rows = [[code(name, 60), size_text(size), f"{size / total:.1%}"] for name, size in sizes.items()]
+    else:
+        kernels, count = analysis.tables.kernels, len(analysis.steps.names)
+        longest = kernels or analysis.operators
+        total = sum(item.us for item in longest)
+        headers = [
+            "kernel" if kernels else "operator on the CPU",
+            f">count, {count} steps",
+            f">time, {count} steps",
+            ">share",
+        ]
+        rows = [[code(one.name, 70), str(one.count), time_text(one.us), f"{one.us / total:.1%}"] for one in longest]
+    return f"{markdown_table(headers, rows[:LISTED])}\n\n{course.measured}"
+
+
+def explain(course: Course, name: str) -> str:
+    """What `explain` prints of one of the samples, as computed into `samples.json`, without some of its parts."""
+    known = others.read_samples().explain
+    if name not in known:
+        raise InputError(f"what explain says of {name!r} is not in logs/reference/samples.json")
+    return f"```text\n{known[name]}```"
+
+
+CHAPTERS = {  # {chapter: (its title here, the question)}
+    "00_measuring": ("Measuring", "How fast is it, and how do I know?"),
+    "01_tensor_cores": ("Tensor Cores", "Are we using the fastest arithmetic units of the GPU?"),
+    "02_gpu_memory": ("GPU memory", "What uses the memory, and what does a bigger batch gain?"),
+    "03_host_to_device_copy": ("Host-to-device copy", "How many bytes must be copied to the GPU?"),
+    "04_loading": ("Loading", "Which process prepares the next batch, and when?"),
+    "05_pinned_memory": ("Pinned memory", "Does the CPU have to wait for a copy?"),
+    "06_prefetch_stream": ("Prefetch on a stream", "Can a copy overlap with kernels?"),
+    "07_small_images": ("Small images", "Who enlarges the images, the loader or the device?"),
+    "08_on_device_data": ("Data on the device", "Are loader and copy needed at all?"),
+    "09_channels_last": ("Channels last", "Which memory format suits convolutions?"),
+    "10_no_hidden_syncs": ("No hidden synchronisation", "Where does the CPU wait for the GPU without need?"),
+    "11_fused_optimizer": ("Fused optimizer", "How often does an update read the weights?"),
+    "12_cudnn_benchmark": ("cuDNN's choice", "Which algorithm computes a convolution fastest?"),
+    "13_compile": ("Compile", "Can small kernels be fused automatically?"),
+    "14_compile_loss": ("Compile the loss", "What is left around the model?"),
+    "15_cuda_graphs": ("CUDA graphs", "Must the CPU launch every kernel, every time?"),
+    "16_data_parallel": ("Data parallel", "How do several processes train one model?"),
+    "17_the_limit": ("The limit", "How fast could this model train here, and how much is left?"),
+    "18_which_steps_matter": ("Which steps matter", "What does each optimisation gain, alone and with the others?"),
+}
+
+
+def chapters(course: Course) -> str:
+    """Every chapter with its question and the gain of its step over the step before, as recorded and as published."""
+    base = course.shown.ladder.baseline
+    gains = {row.result.step[:2]: str(row.gain) if row.gain else row.needs for row in course.shown.ladder.rows[1:]}
+    published = {
+        step[:2]: f"{row.images_per_second / before.images_per_second:.2f}x"
+        for (_, before), (step, row) in pairwise(PUBLISHED.items())
+    }
+    rows = [
+        [
+            f"[{name[:2]} {title}]({course.to_docs}{name}.md)",
+            question,
+            gains.get(name[:2], ""),
+            published.get(name[:2], ""),
+        ]
+        for name, (title, question) in CHAPTERS.items()
+    ]
+    headers = ["chapter", "the question", f">gain here, {escaped(base.device)}", f">published, {DEVICE}"]
+    return (
+        f"{markdown_table(headers, rows)}\n\n*Gain over the step before. Here: {escaped(base.model)} at "
+        f"{base.image_size} px, 95 % interval of {course.shown.run_count} runs; `~`: no measurable difference. "
+        "Published: MobileNetV2 at 224 px, one run, no spread, from traced steps.*"
+    )
+
+
+def results(course: Course) -> str:
+    """A row for each recorded machine, and one for the figures that the original walkthrough published."""
+    rows = []
+    for recorded in course.records:
+        base, last = recorded.ladder.baseline, _last_that_gained(recorded.ladder)
+        cores = "" if base.device_type == "cuda" else f", {base.environment.cores} CPU cores"
+        rows.append(
+            [
+                f"{escaped(base.device)}{cores}",
+                escaped(f"{base.model}, {base.size_label}"),
+                f"{base.samples_per_second.median:,.0f}",
+                f"`{last.result.step}`",
+                str(last.relative),
+                str(recorded.run_count),
+                f"[{base.started[:10]}]({course.to_logs}/{recorded.folder.name}/README.md)",
+            ]
+        )
+    step, published = list(PUBLISHED.items())[-1]
+    first = next(iter(PUBLISHED.values()))
+    original = [f"{DEVICE} *(others')*", f"{MODEL}, 224 px", f"{first.images_per_second:,.0f}", f"`{step}`"]
+    rows.append([*original, f"{published.relative:.2f}x", "1", "published; no spread, from traced steps"])
+    speed, gained = ">baseline, images/s", "last step that gained"
+    return markdown_table(["machine", "model", speed, gained, ">times the baseline", ">rounds", "recorded"], rows)
+
+
+def _last_that_gained(ladder: Ladder) -> LadderRow:
+    """The last step that is faster than the step before by more than the interval; without any, the last that acts."""
+    gained = [row for row in ladder.rows if row.gain and row.gain.resolved and row.gain.ratio > 1]
+    return (gained or ladder.acting)[-1]
+
+
+_PART = r"^{}\s+(.+?)(?=^\S|\Z)"  # of a step's docstring: "Idea       …", with its continuation lines
+_OUTCOMES = {
+    "within": "and the gain is within the bound",
+    "miss": "but the gain is above the bound: what else changed?",
+    "cannot tell": "although no bound was known",
+}
+
+
+def log_entry(course: Course, before: str, step: str, test: str) -> str:
+    """One entry of the log: what the trace of `before` predicted of `step`, and what was then measured.
+
+    test: the name of the test that compares losses. Raises InputError for an unknown step.
+    """
+    shown = course.shown
+    prediction = next((row for row in shown.predictions if (row.before, row.step) == (before, step)), None)
+    advised = shown.advised.get(before)
+    if prediction is None or advised is None:
+        return f"*Not recorded on {escaped(shown.ladder.baseline.device)}: `{before}` and `{step}`.*"
+    result, gain, why = shown.row(step).result, prediction.gain, prediction.why
+    evidence = escaped(why[0].upper() + why[1:]) if why else "No advice."
+    rounds = f"{gain.rounds} rounds" if gain.rounds > 1 else "one round"
+    texts = {
+        "Evidence": f"`explain` of `{before}`: {escaped(advised.verdict)}. {evidence}",
+        "Hypothesis": docstring_part(step, "Idea"),
+        "Bound": _bound(prediction),
+        "Change": docstring_part(step, "Change"),
+        "Before": _speed(shown.row(before)),
+        "After": f"{_speed(shown.row(step))}. **{gain}** the step before, 95 % interval of {rounds}",
+        "Losses equal?": f"up to rounding: `{test}` holds them to it, step by step",
+        "Keep?": _keep(prediction),
+    }
+    device, model = escaped(result.device), escaped(result.model)
+    head = f"**{result.started[:10]}, `{step}`, {device}, {model}, {result.size_label}**"
+    return "\n".join([head, "", *(f"- **{name}**: {text}" for name, text in texts.items())])
+
+
+def docstring_part(step: str, part: str) -> str:
+    """A part of a step's docstring, such as "Idea", in one line. Raises InputError where there is none."""
+    files = {file.stem: file for file in step_files()}
+    text = ast.get_docstring(ast.parse(files[step].read_text(encoding="utf-8"))) if step in files else ""
+    found = re.search(_PART.format(part), text or "", re.DOTALL | re.MULTILINE)
+    if not found:
+        raise InputError(f"there is no step {step}, or its docstring has no part {part}")
+    return escaped(" ".join(found[1].split()))
+
+
+def _bound(prediction: Prediction) -> str:
+    bound, estimate = prediction.predicted_gain, prediction.estimated_gain
+    text = "the trace cannot tell" if bound is None else f"at most **{bound:.2f}x** the images/s"
+    return text if estimate is None else f"{text}; about {estimate:.2f}x by the replay"
+
+
+def _speed(row: LadderRow) -> str:
+    result = row.result
+    speed = result.samples_per_second.median
+    return f"{speed:.0f} images/s (median window; ±{half_spread(result):.0%}), {result.step_ms.median:.1f} ms per step"
+
+
+def _keep(prediction: Prediction) -> str:
+    gain = prediction.gain
+    if not gain.resolved:
+        return "not decided: the interval includes 1, so measure more rounds first"
+    if gain.ratio < 1:
+        return "no: slower"
+    return f"yes: the whole interval is above 1, {_OUTCOMES[prediction.outcome]}"
+
+
+def table(course: Course, of: str, name: str, *words: str) -> str:
+    """A table: of a lab's study ("labs/NAME"; "claims" are one, "notes" a list), of another study, or of `TABLES`."""
+    if (of, name) in TABLES:
+        return TABLES[of, name](course, *words)
+    if of in COMMANDS:
+        return stored(course, of, name)
+    if not of.startswith("labs/"):
+        raise InputError(f"there is no table {name} of {of}")
+    study = course.lab(of.removeprefix("labs/"))
+    if study is None:
+        return _not_recorded(of)
+    if name == "notes":
+        return "\n".join(f"- {escaped(note[0].upper() + note[1:])}." for note in study.notes)
+    rows = claim_rows(study.claims) if name == "claims" else study.tables.get(name)
+    return Table(name, rows).markdown() if rows else "*Not measured on this device.*"
+
+
+BLOCKS: dict[str, Callable[..., str]] = {
+    block.__name__.replace("_", "-"): block
+    for block in (
+        *(machine, figure, strip, screenshot, diff, number, profile, change, busiest),
+        *(mysteries.mystery, explain, chapters, results, log_entry, table),
+    )
+}

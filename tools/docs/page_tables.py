@@ -1,0 +1,244 @@
+"""The tables of the pages: of labs, the ladder, samples, studies and predicted GPU memory, from what was recorded."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from studies import effects, sweep
+from studies import input as input_study
+from studies import limit as limit_study
+from studies.ablation import Ablation
+from studies.input import InputLimit
+from studies.limit import Limit
+from studies.study import title
+from studies.sweep import Sweep
+from tools.docs import gpu_memory, others, strips
+from tools.docs.recorded import Course
+from walkthrough.compare.figures import ladder_title
+from walkthrough.compare.ladder import PUBLISHED, intervals, page_table, summary
+from walkthrough.compare.table import Table, code, escaped, markdown_table
+from walkthrough.records import samples
+from walkthrough.results.errors import InputError
+from walkthrough.terminal import size_text
+
+
+def _ladders(course: Course) -> str:
+    """The table of every record."""
+    parts = []
+    for recorded in course.records:
+        parts += [
+            f"### {escaped(ladder_title(recorded.ladder))}",
+            page_table(recorded.ladder, recorded.limit),
+            f"**{escaped(summary(recorded.ladder))}** {intervals(recorded.ladder)}",
+            f"[The record]({course.to_logs}/{recorded.folder.name}/README.md).",
+        ]
+    return "\n\n".join(parts)
+
+
+def _transfers(course: Course) -> str:
+    """What a batch of each step holds, and what its trace shows being copied to the device, if it shows any copy."""
+    rows, any_copy = [], False
+    for row in course.shown.ladder.rows:
+        result, analysis = row.result, course.shown.analyses.get(row.result.step)
+        h2d = analysis.tables.copies["h2d"] if analysis else None
+        any_copy = any_copy or bool(h2d and h2d.count)
+        copied = size_text(analysis.step_bytes) if analysis and h2d and h2d.count else "no copy"
+        bandwidth = f"{h2d.gigabytes_per_second:.1f} GB/s" if h2d and h2d.gigabytes_per_second else "-"
+        per_batch, per_image = size_text(result.batch_bytes), size_text(result.batch_bytes / result.batch_size)
+        rows.append([f"`{result.step}`", str(result.batch_size), per_batch, per_image, copied, bandwidth])
+    headers = ["step", ">batch", ">per batch", ">per image", ">copied per step", ">bandwidth"]
+    if any_copy:
+        return f"{markdown_table(headers, rows)}\n\n{course.measured}"
+    table = markdown_table(headers[:4], [cells[:4] for cells in rows])
+    return f"{table}\n\n{course.measured} No trace shows a copy to a device."
+
+
+def _first_steps(course: Course) -> str:
+    """The time of each program's first step, in its first run, and the median of later steps."""
+    rows = []
+    for row in course.shown.ladder.rows:
+        seconds = course.shown.first_run(row.result.step).first_step_seconds
+        rows.append([f"`{row.result.step}`", f"{seconds:.1f}", f"{row.result.step_ms.median / 1e3:.2f}"])
+    return markdown_table(["step", ">first step, s", ">later step, s"], rows) + f"\n\n{course.measured}"
+
+
+def _original(course: Course) -> str:
+    """The original's table, as published."""
+    rows = [
+        [
+            f"`{step}`",
+            str(row.batch_size),
+            f"{row.memory_gb:.2f}",
+            f"{row.step_ms:.1f}",
+            f"{row.images_per_second:.1f}",
+            f"{row.relative:.2f}x",
+        ]
+        for step, row in PUBLISHED.items()
+    ]
+    return markdown_table(["step", ">batch", ">memory GB", ">step ms", ">images/s", ">vs baseline"], rows)
+
+
+def _samples(course: Course) -> str:
+    """The published traces that `samples` fetches: what, whose, and under which licence."""
+    every = samples.read_list()
+    rows = [
+        [
+            f"`{sample.name}`",
+            sample.gpu,
+            escaped(sample.what),
+            f"[{escaped(sample.source)}]({sample.address}), [{licence.name}]({licence.address})",
+        ]
+        for sample in every.samples
+        for licence in [every.licences[sample.source]]
+    ]
+    return markdown_table(["folder", "GPU", "what", "from, licence"], rows)
+
+
+def _of_samples(values: Mapping[str, Mapping[str, float]], what: str) -> str:
+    """ms of a step, a column for each sample, a row for each part that is worth one, the longest first."""
+    parts = sorted({part for us in values.values() for part in us}, key=lambda part: -max(_all(values, part)))
+    rows = [[part, *(f"{us / 1e3:.1f}" for us in _all(values, part))] for part in parts if max(_all(values, part)) > 50]
+    rows.append(["all", *(f"{sum(us.values()) / 1e3:.1f}" for us in values.values())])
+    return markdown_table([what, *(f">{name}" for name in values)], rows)
+
+
+def _all(values: Mapping[str, Mapping[str, float]], part: str) -> list[float]:
+    return [us.get(part, 0.0) for us in values.values()]
+
+
+def _idle(course: Course, *names: str) -> str:
+    """Why the GPU runs no kernel in a typical step of samples, by cause."""
+    idle = others.read_samples().idle
+    return _of_samples({code(name): idle[name] for name in names}, "ms without a kernel, a typical step")
+
+
+def _kernels(course: Course, *names: str) -> str:
+    """The kernels of some of `others.STRETCHES` by group."""
+    stretches = others.read_samples().stretches
+    values = {
+        others.STRETCHES[name].title + (", predicted" if stretches[name].change else ""): {
+            group: stretches[name].us_of.get(group, 0.0) for group in stretches[name].lanes[strips.KERNELS]
+        }
+        for name in names
+    }
+    return _of_samples(values, "ms of kernels")
+
+
+COMMANDS = {"limit": "limit", "input": "limit --input", "ablation": "ablate", "overhead": "overhead", "sweep": "sweep"}
+
+
+def stored(course: Course, name: str, of: str) -> str:
+    """A table of a study, and what follows from it; with its first table what it was measured with, and its notes."""
+    result = course.shown.study(name)
+    if result is None:
+        return _not_recorded(course, name)
+    if of not in getattr(result, "tables", {}):
+        raise InputError(f"there is no table {of} of {name}")
+    parts = [Table(of, result.tables[of], result.conclusions.get(of, ())).markdown()]
+    if of == next(iter(result.tables)):
+        parts = [f"{escaped(title(result))}.", *parts, *_notes(result.notes)]
+    return "\n\n".join([*parts, course.measured_again])
+
+
+def _not_recorded(course: Course, name: str) -> str:
+    device = escaped(course.shown.ladder.baseline.device)
+    return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[name]}`.*"
+
+
+def _of_study(name: str, paragraphs: Callable[[Any], list[str]], course: Course) -> str:
+    result = course.shown.study(name)
+    if result is None:
+        return _not_recorded(course, name)
+    text = "\n\n".join(paragraphs(result))
+    return f"{text}\n\n{course.measured_again}" if "|--" in text else text
+
+
+def _limit_speeds(limit: Limit) -> list[str]:
+    return [_settings(limit), _table(limit_study.speeds_table(limit)), *_notes(limit.notes)]
+
+
+def _limit_groups(limit: Limit) -> list[str]:
+    return [_table(limit_study.groups_table(limit)), limit_study.without_formula(limit)]
+
+
+def _input(result: InputLimit) -> list[str]:
+    return [_table(input_study.delivered_table(result)), f"**{_sentence(result.bottleneck)}**", *_notes(result.notes)]
+
+
+def _programs(ablation: Ablation) -> list[str]:
+    return [_table(effects.programs_table(ablation)), *_plain(effects.control_lines(ablation))]
+
+
+def _effects(ablation: Ablation) -> list[str]:
+    table, notes = effects.effects_table(ablation)
+    programs = {measurement.variant for measurement in ablation.measurements}
+    return [
+        f"{ablation.run_count} interleaved runs of {len(programs)} programs.",
+        _table(table),
+        *(f"\\[{number}\\] {escaped(note)}" for number, note in enumerate(notes, start=1)),
+        *_plain(effects.place_lines(ablation)),
+    ]
+
+
+def _pairs(ablation: Ablation) -> list[str]:
+    pairs = effects.interactions(ablation)
+    lines = (*effects.interaction_lines(pairs), *effects.tf32_lines(ablation))
+    return [_table(effects.pairs_table(pairs)), *_plain(lines)]
+
+
+def _sweep(result: Sweep) -> list[str]:
+    return [_table(sweep.cells_table(result)), *_notes(result.notes)]
+
+
+def _settings(result: Limit) -> str:
+    setup = result.setup
+    return f"{escaped(setup.model)}, batch {result.batch_size}, {setup.image_size} px, {escaped(result.precision)}."
+
+
+def _notes(notes: Sequence[str]) -> list[str]:
+    return [_sentence(note) for note in notes]
+
+
+def _sentence(text: str) -> str:
+    return f"{escaped(text[0].upper() + text[1:])}."
+
+
+def _plain(lines: Sequence[Text]) -> list[str]:
+    return [escaped(line.plain) for line in lines]
+
+
+def _table(table: RichTable) -> str:
+    """A rich table as Markdown."""
+    headers = [(">" if column.justify == "right" else "") + escaped(str(column.header)) for column in table.columns]
+    columns = [[escaped(Text.from_markup(str(cell)).plain) for cell in column.cells] for column in table.columns]
+    return markdown_table(headers, zip(*columns, strict=True))
+
+
+STUDIES: dict[tuple[str, str], Callable[[Any], list[str]]] = {
+    ("limit", "speeds"): _limit_speeds,
+    ("limit", "facts"): lambda limit: [_table(limit_study.facts_table(limit))],
+    ("limit", "groups"): _limit_groups,
+    ("input", "delivered"): _input,
+    ("ablation", "programs"): _programs,
+    ("ablation", "effects"): _effects,
+    ("ablation", "pairs"): _pairs,
+    ("sweep", "cells"): _sweep,
+    ("sweep", "verdict"): lambda result: [f"**{escaped(sweep.verdict(result))}**"],
+}
+TABLES: dict[tuple[str, str], Callable[..., str]] = {
+    ("ladder", "all"): _ladders,
+    ("ladder", "transfers"): _transfers,
+    ("ladder", "first-steps"): _first_steps,
+    ("published", "ladder"): _original,
+    ("samples", "list"): _samples,
+    ("samples", "idle"): _idle,
+    ("samples", "kernels"): _kernels,
+    **{key: partial(_of_study, key[0], paragraphs) for key, paragraphs in STUDIES.items()},
+    ("fit", "programs"): gpu_memory.programs_table,
+    ("fit", "published"): gpu_memory.published_table,
+    ("fit", "measured"): gpu_memory.measured_table,
+    ("fit", "largest"): gpu_memory.largest_table,
+}

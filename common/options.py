@@ -196,14 +196,16 @@ def resolved(
     device = _gpu_of_process(checked_device(args.device), torch.cuda.device_count())
     if torch.device(device).index is not None:
         torch.cuda.set_device(device)
+    chosen = defaults.on(device)
+    model = args.model or chosen.model
     return StepOptions(
         logdir=args.logdir,
         device=device,
         data=args.data,
         download=args.download,
-        model=model_for(args, device, defaults),
-        image_size=image_size_for(args, device, defaults),
-        batch_size=batch_size or args.batch_size or defaults.on(device).batch_size,
+        model=model,
+        image_size=args.image_size or chosen.size(model, args.quick),
+        batch_size=batch_size or args.batch_size or chosen.batch_size,
         workers=args.workers,
         precision=args.precision,
         seed=args.seed,
@@ -223,31 +225,6 @@ def _gpu_of_process(device: str, gpus: int) -> str:
     if device == "cuda" and int(rank) >= gpus:
         raise InputError(f"torchrun started {processes} processes here, this machine has {gpus} GPU(s): start no more")
     return f"cuda:{rank}" if device == "cuda" else device
-
-
-def model_for(args: argparse.Namespace, device: str, defaults: Defaults = COURSE) -> str:
-    """The model that a run with these options trains on that device ("cpu", "cuda" or "cuda:N")."""
-    return args.model or defaults.on(device).model
-
-
-def image_size_for(args: argparse.Namespace, device: str, defaults: Defaults = COURSE) -> int:
-    """The image size, px, that a run with these options has on that device ("cpu", "cuda" or "cuda:N")."""
-    return args.image_size or defaults.on(device).size(model_for(args, device, defaults), args.quick)
-
-
-def command_line(args: argparse.Namespace, **changes: object) -> list[str]:
-    """The step options of a parsed command line as words for a step's program, defaults left out.
-
-    changes: options that the program gets in place of those in `args`.
-    """
-    parser = argparse.ArgumentParser()
-    add_step_options(parser)
-    words = []
-    for name, default in vars(parser.parse_args([])).items():
-        value = changes.get(name, getattr(args, name))
-        if value != default:
-            words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-    return words
 
 
 def options_from(values: Mapping[str, Any]) -> StepOptions:

@@ -215,7 +215,7 @@ def test_an_interrupted_measurement_leaves_the_earlier_one_as_it_is(monkeypatch,
 
     monkeypatch.setattr(mysteries, "MEASURED", earlier)
     monkeypatch.setattr(mysteries, "_run", run)
-    with pytest.raises(SystemExit):
+    with pytest.raises(InputError):
         mysteries.main([])
     assert earlier.read_text(encoding="utf-8") == "earlier"
 

@@ -20,48 +20,16 @@ from walkthrough.results.errors import InputError, OneLineParser, exit_code
 COMMANDS = {  # the module of each, and what it does
     "tour": ("walkthrough.compare.tour", "Run every step in order, then compare them."),
     "compare": ("walkthrough.compare.ladder", "Show the runs of a folder side by side."),
-    "explain": (
-        "walkthrough.explain.command",
-        "Read any torch.profiler trace: where a step's time goes, why the GPU waits, what to do next.",
-    ),
-    "trace": (
-        "walkthrough.attach.trace_command",
-        "Trace the training in any command, unchanged: walkthrough trace -- python train.py",
-    ),
-    "time": (
-        "walkthrough.attach.time_command",
-        "Time two training commands against each other: walkthrough time -- COMMAND A --versus COMMAND B",
-    ),
-    "record": (
-        "walkthrough.records.record",
-        "Run the whole ladder N times, interleaved, into logs/reference/<device>/. Resumable.",
-    ),
-    "samples": (
-        "walkthrough.records.samples",
-        "Fetch traces of real GPUs that others published (13 MB), by commit and checksum, into DIR.",
-    ),
-    "limit": (
-        "studies.limit",
-        "Measure how fast the model could train on this device if data cost nothing, and how near its peaks that is.",
-    ),
-    "ablate": (
-        "studies.ablation",
-        "Measure the full ladder with each optimisation left out, the baseline with each enabled, and which of them "
-        "interact.",
-    ),
-    "overhead": (
-        "studies.overhead",
-        "Measure what tracing itself costs a training step: operators, shapes, memory, stacks, modules.",
-    ),
-    "sweep": (
-        "studies.sweep",
-        "Measure training throughput, cores and memory for each number of workers, batch size and pinned memory or "
-        "not.",
-    ),
-    "fit": (
-        "walkthrough.memory.fit",
-        "Predict the peak GPU memory of a training program, by kind, and the largest batch that fits; needs no GPU.",
-    ),
+    "explain": ("walkthrough.explain.command", "Read a torch.profiler trace: where the time goes, what to do next."),
+    "trace": ("walkthrough.attach.trace_command", "Trace the training in any command: trace -- python train.py"),
+    "time": ("walkthrough.attach.time_command", "Time two training commands: time -- COMMAND A --versus COMMAND B"),
+    "record": ("walkthrough.records.record", "Run the ladder N times, interleaved, into logs/reference/<device>/."),
+    "samples": ("walkthrough.records.samples", "Fetch traces of real GPUs that others published (13 MB) into DIR."),
+    "limit": ("studies.limit", "Measure how fast the model could train if data cost nothing, and how near its peaks."),
+    "ablate": ("studies.ablation", "Measure the ladder without each optimisation, and the baseline with each."),
+    "overhead": ("studies.overhead", "Measure what tracing costs a training step: shapes, memory, stacks, modules."),
+    "sweep": ("studies.sweep", "Measure training for each number of workers, batch size, and pinned memory or not."),
+    "fit": ("walkthrough.memory.fit", "Predict a program's peak GPU memory, by kind, and the largest batch that fits."),
     "doctor": ("walkthrough.doctor", "Check this machine: what it has, and what to do about what it lacks."),
 }
 NEED_CLONE = ("tour", "record", "limit", "ablate", "overhead", "sweep")  # `common` and the programs next to it

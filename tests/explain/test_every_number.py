@@ -9,7 +9,6 @@ from support import ROOT
 from support.trace_builder import run_ahead, two_steps
 from test_golden_texts import copies_only, inference, outlying_step, rank, without_steps
 
-from walkthrough.cli import main
 from walkthrough.terminal import count_text, rounded_time, size_text, time_text
 
 BUILT = {
@@ -47,17 +46,6 @@ def renderings(numbers):
     return texts
 
 
-@pytest.fixture
-def printed(capsys):
-    def command(*words):
-        with pytest.raises(SystemExit) as exited:
-            main(["explain", *map(str, words)])
-        assert exited.value.code == 0
-        return capsys.readouterr().out
-
-    return command
-
-
 @pytest.fixture(params=[*BUILT, *RECORDED], ids=lambda trace: trace if isinstance(trace, str) else trace.name[:24])
 def trace(request, tmp_path):
     if isinstance(request.param, str):
@@ -66,19 +54,19 @@ def trace(request, tmp_path):
 
 
 @pytest.mark.parametrize("words", [[], ["--all"]], ids=["verdict", "all"])
-def test_every_number_of_the_text_is_in_the_json(trace, words, printed):
-    report = json.loads(printed(trace, "--json"))
+def test_every_number_of_the_text_is_in_the_json(trace, words, run):
+    report = json.loads(run(trace, "--json")[0])
     values = list(leaves(report))
     known = renderings(value for value in values if isinstance(value, int | float))
     known |= {str(number) for number in range(1, len(report["advice"]) + 1)}
     known |= {number for value in values if isinstance(value, str) for number in NUMBER.findall(value)}  # in sentences
-    text = " ".join(printed(trace, *words).partition(" · ")[2].split())  # without the file's name, nor ends of lines
+    text = " ".join(run(trace, *words)[0].partition(" · ")[2].split())  # without the file's name, nor ends of lines
     assert [number for number in NUMBER.findall(text) if number not in known | {"100%"}] == []
 
 
-def test_a_step_far_longer_than_the_others_is_in_no_figure_of_the_typical_step(printed, tmp_path):
+def test_a_step_far_longer_than_the_others_is_in_no_figure_of_the_typical_step(run, tmp_path):
     path = outlying_step().write(tmp_path / "made.json")
-    report, text = json.loads(printed(path, "--json")), printed(path)
+    report, text = json.loads(run(path, "--json")[0]), run(path)[0]
     assert (report["steps"]["mean_us"], report["steps"]["typical_us"]) == (2000, 1000)
     assert "3 typical of 4 steps, 1.0 ms; all: 2.0 ms" in text
     assert report["kernels"] == {"count": 4, "total_us": 2000}  # of the whole trace

@@ -38,24 +38,11 @@ def no_forced_colours(monkeypatch):
 
 
 @pytest.fixture
-def run(capsys):
-    """run(*words): exit code, standard output and error of `explain` with these words."""
-
-    def command(*words):
-        with pytest.raises(SystemExit) as exited:
-            main(["explain", *map(str, words)])
-        printed = capsys.readouterr()
-        return exited.value.code, printed.out, printed.err
-
-    return command
-
-
-@pytest.fixture
-def refused(run):
+def refused(explained):
     """refused(*words, message=...): asserts that `explain` refuses these words with one line on stderr only."""
 
     def command(*words, message):
-        code, out, err = run(*words)
+        code, out, err = explained(*words)
         assert_refused(SimpleNamespace(returncode=code, stderr=err), message)
         assert out == ""
         assert "\x1b" not in err
@@ -74,18 +61,18 @@ def ladder_in(folder, device=V100):
     return folder
 
 
-def test_without_step_marks_no_time_is_that_of_a_step(run, tmp_path):
+def test_without_step_marks_no_time_is_that_of_a_step(explained, tmp_path):
     builder = two_steps()
     builder.events = [event for event in builder.events if not event["name"].startswith("ProfilerStep#")]
-    code, out, _ = run(builder.write(tmp_path / "made.pt.trace.json.gz"), "--all")
+    code, out, _ = explained(builder.write(tmp_path / "made.pt.trace.json.gz"), "--all")
     assert code == 0
     assert "no step marks: 1.9 ms in all\n" in out
     assert "runs no kernel for 1.1 ms in this trace; meanwhile" in out
     assert "Kernels by kind, in this trace\n" in out
 
 
-def test_a_first_look_names_the_parts_of_a_step_the_waits_and_what_to_do(run, tmp_path):
-    code, out, err = run(two_steps().write(tmp_path / "made.pt.trace.json.gz"))
+def test_a_first_look_names_the_parts_of_a_step_the_waits_and_what_to_do(explained, tmp_path):
+    code, out, err = explained(two_steps().write(tmp_path / "made.pt.trace.json.gz"))
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "made.pt.trace.json.gz · Tesla V100 · 2 steps of 1.0 ms"
@@ -96,14 +83,14 @@ def test_a_first_look_names_the_parts_of_a_step_the_waits_and_what_to_do(run, tm
     assert lines[first].split("  ")[1:] == ["Use DataLoader workers", "about 1.25x", " steps/04"]
     assert lines[first + 1] == "    Each step waits 200 us for the main process to load its batch."
     assert "More: --all" in out and "volta_scudnn" not in out
-    out = run(tmp_path / "made.pt.trace.json.gz", "--all")[1]
+    out = explained(tmp_path / "made.pt.trace.json.gz", "--all")[1]
     assert "  dataloader  200.0 us  20.0%  the loop waits for its next batch" in out
     assert "GPU 0 runs no kernel for 600.0 us per step" in out
     assert "volta_scudnn_128x64_relu_interior_nn_v1" in out
     assert "to the GPU      1  1.0 MB  30.0 us  33.3 GB/s  pageable 100%" in out
 
 
-def test_kernels_are_grouped_by_kind_and_long_names_are_shortened(run, tmp_path):
+def test_kernels_are_grouped_by_kind_and_long_names_are_shortened(explained, tmp_path):
     name = "Cijk_Ailk_Bljk_BBS_BH_MT64x64x64_MI16x16x16x1_" + "_".join(f"P{number}" for number in range(100))
     builder = TraceBuilder(devices=[{"id": 0, "name": "AMD Instinct MI210"}])
     builder.step(1, 0, 1000)
@@ -111,15 +98,15 @@ def test_kernels_are_grouped_by_kind_and_long_names_are_shortened(run, tmp_path)
     builder.launch(name, 10, 5, 100, 300, op=op, call="hipLaunchKernel")
     builder.launch("SubTensorOpWithScalar1d", 20, 5, 500, 100, op=op, call="hipLaunchKernel")
     path = builder.write(tmp_path / "amd.pt.trace.json")
-    code, out, _ = run(path, "--all")
+    code, out, _ = explained(path, "--all")
     assert code == 0
     assert "300.0 us  75.0%  matrix product\n  100.0 us  25.0%  copy-like" in out
     assert "Matrix cores" in out and "Tensor Cores: of the time" not in out
     assert name not in out
 
 
-def test_a_cpu_trace_shows_its_operators_and_no_gpu(run):
-    code, out, _ = run(RECORDED, "--all")
+def test_a_cpu_trace_shows_its_operators_and_no_gpu(explained):
+    code, out, _ = explained(RECORDED, "--all")
     assert code == 0
     assert "CPU only · 3 steps" in out
     assert "Operators on the CPU" in out
@@ -128,14 +115,14 @@ def test_a_cpu_trace_shows_its_operators_and_no_gpu(run):
     assert "runs no kernel" not in out
 
 
-def test_the_json_of_a_run_folder_is_that_of_its_newest_trace(run, tmp_path):
+def test_the_json_of_a_run_folder_is_that_of_its_newest_trace(explained, tmp_path):
     for stamp, steps in ((1_700_000_000_000, 1), (1_800_000_000_000, 2)):
         builder = TraceBuilder()
         for number in range(steps):
             builder.step(number, number * 100, 100)
         builder.write(tmp_path / f"host.{stamp}.pt.trace.json")
     os.utime(tmp_path / "host.1700000000000.pt.trace.json")
-    code, out, _ = run(tmp_path, "--json")
+    code, out, _ = explained(tmp_path, "--json")
     result = json.loads(out)
     assert code == 0
     assert result["steps"]["count"] == 2
@@ -174,7 +161,7 @@ def damaged(path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 @pytest.mark.parametrize("bad", [pipe, link_to_a_pipe, listening, empty, damaged, Path.mkdir])
 def test_where_the_newest_trace_cannot_be_read_that_is_said_and_the_next_one_explained(
-    run, refused, tmp_path, monkeypatch, bad
+    explained, refused, tmp_path, monkeypatch, bad
 ):
     monkeypatch.chdir(tmp_path)
     newest = tmp_path / "host.1800000000000.pt.trace.json"
@@ -182,7 +169,7 @@ def test_where_the_newest_trace_cannot_be_read_that_is_said_and_the_next_one_exp
     refused(tmp_path, message=newest.name)
     before = two_steps().write(tmp_path / "host.1700000000000.pt.trace.json")
     for words in ([tmp_path], [tmp_path, "--json"], [tmp_path, before]):
-        code, out, err = run(*words)
+        code, out, err = explained(*words)
         assert code == 0
         assert before.name in out
         lines = [line for line in err.splitlines() if newest.name in line]
@@ -198,36 +185,36 @@ def test_a_trace_without_permission_is_one_line(refused, tmp_path, monkeypatch):
     refused(two_steps().write(tmp_path / "made.json"), message="Permission denied")
 
 
-def test_before_and_after_show_what_changed(run, tmp_path):
+def test_before_and_after_show_what_changed(explained, tmp_path):
     before = two_steps().write(tmp_path / "before.json")
     after = TraceBuilder()
     after.step(1, 0, 500)
     after.launch("k", 0, 10, 20, 390)
     after.write(tmp_path / "after.json")
-    code, out, _ = run(before, tmp_path / "after.json")
+    code, out, _ = explained(before, tmp_path / "after.json")
     assert code == 0
     assert "After: 2.00x the steps/s, under the profiler. `walkthrough time" in out
     rows = [line.split() for line in out.splitlines()]
     assert ["typical", "step", "1.0", "ms", "500.0", "us", "-500.0", "us"] in rows
     assert ["DataLoader", "200.0", "us", "0.0", "us", "-200.0", "us"] in rows
-    code, out, _ = run(before, tmp_path / "after.json", "--json")
+    code, out, _ = explained(before, tmp_path / "after.json", "--json")
     result = json.loads(out)
     assert result["moved"][0] == {"name": "dataloader", "before_us": 200.0, "after_us": 0.0}
     assert result["before"]["steps"]["mean_us"] == 1000
 
 
-def test_ranks_have_a_row_each_and_their_spread(run, tmp_path):
+def test_ranks_have_a_row_each_and_their_spread(explained, tmp_path):
     for rank, length in ((0, 1000), (1, 1100)):
         builder = TraceBuilder(rank=rank)
         builder.step(1, 0, length)
         builder.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL(args)", 0, 1, 100, 300 - rank * 200)
         builder.write(tmp_path / f"host_{rank}.1700000000{rank}00.pt.trace.json.gz")
-    code, out, _ = run(tmp_path)
+    code, out, _ = explained(tmp_path)
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
     assert ["0", "0", "1.0", "ms", "300.0", "us", "30.0%", "300.0", "us", "300.0", "us"] in [row[:11] for row in rows]
     assert "2 ranks; rank 1 takes 10.0% longer per median step than rank 0" in out
-    result = json.loads(run(tmp_path, "--json")[1])
+    result = json.loads(explained(tmp_path, "--json")[1])
     assert [row["rank"] for row in result["ranks"]] == [0, 1]
     assert result["mean_step_us"] == {"min": 1000, "mean": 1050, "max": 1100}
 
@@ -246,8 +233,8 @@ def ranks_of_gloo(folder, *collectives):
     return folder
 
 
-def test_ranks_on_cpus_have_one_advice_on_the_rank_that_others_wait_for(run, tmp_path):
-    code, out, _ = run(ranks_of_gloo(tmp_path, (300, 600), (700, 200)))
+def test_ranks_on_cpus_have_one_advice_on_the_rank_that_others_wait_for(explained, tmp_path):
+    code, out, _ = explained(ranks_of_gloo(tmp_path, (300, 600), (700, 200)))
     assert code == 0
     rows = [line.split() for line in out.splitlines()]
     assert ["rank", "step", "collectives", "exposed", "DataLoader"] in rows  # and no columns of a GPU
@@ -258,27 +245,27 @@ def test_ranks_on_cpus_have_one_advice_on_the_rank_that_others_wait_for(run, tmp
     assert "no_sync()" in text and "Rank 1: 40% of the step is operators" in text
 
 
-def test_ranks_that_take_as_long_in_collectives_wait_for_none(run, tmp_path):
-    text = " ".join(run(ranks_of_gloo(tmp_path, (300, 600), (310, 590)))[1].split())
+def test_ranks_that_take_as_long_in_collectives_wait_for_none(explained, tmp_path):
+    text = " ".join(explained(ranks_of_gloo(tmp_path, (300, 600), (310, 590)))[1].split())
     assert "the others wait" not in text
     assert "On every rank collectives run at least 590.0 us of a step (59%)" in text
 
 
-def test_ranks_that_hide_their_collectives_get_no_advice_on_them(run, tmp_path):
-    text = " ".join(run(ranks_of_gloo(tmp_path, (0, 300), (0, 300)))[1].split())
+def test_ranks_that_hide_their_collectives_get_no_advice_on_them(explained, tmp_path):
+    text = " ".join(explained(ranks_of_gloo(tmp_path, (0, 300), (0, 300)))[1].split())
     assert "Overlap communication" not in text
 
 
-def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(run, tmp_path):
+def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(explained, tmp_path):
     ladder = ladder_in(tmp_path / "device")
-    code, out, _ = run(ladder)
+    code, out, _ = explained(ladder)
     assert code == 0
     rows = {row[0]: row[1:] for row in (line.split() for line in out.splitlines()) if row}
     loading = ["1.25x", "1.25x", "1.20x", "(1.20-1.20)", "within;", "estimate", "above"]
     assert rows["04_multiprocess_loading"] == loading
     assert rows["05_pinned_memory"] == ["1.05x", "1.05x", "1.67x", "(1.67-1.67)", "miss;", "estimate", "below"]
     assert "inside the measured interval, above or below it" in " ".join(out.split())
-    result = json.loads(run(ladder, "--json")[1])["ladder"]
+    result = json.loads(explained(ladder, "--json")[1])["ladder"]
     assert [(row["step"], row["outcome"]) for row in result] == [
         ("04_multiprocess_loading", "within"), ("05_pinned_memory", "miss")
     ]  # fmt: skip
@@ -287,40 +274,40 @@ def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(run, tm
     ]  # fmt: skip
     ladders, _ = predicted.predictions(ladder, record.read_results(ladder)[0])
     loading = "| 04_multiprocess_loading | 1.25x | 1.25x | 1.20x (1.20-1.20) | within; estimate above |"
-    assert any(line.startswith(loading) for line in predicted.markdown(ladders).splitlines())
-    assert run(tmp_path)[1] == out  # a folder of ladders, here of one
+    assert loading in predicted.table(ladders[0][1], on_page=True).markdown()
+    assert explained(tmp_path)[1] == out  # a folder of ladders, here of one
 
 
-def test_a_step_that_is_far_longer_is_named_and_tables_count_the_steps(run, tmp_path):
+def test_a_step_that_is_far_longer_is_named_and_tables_count_the_steps(explained, tmp_path):
     builder = TraceBuilder()
     builder.launch("before", -500, 10, -480, 90)  # in no step
     for number, begin, length in ((1, 0, 200), (2, 200, 200), (3, 400, 900)):
         builder.step(number, begin, length)
         builder.launch("k", begin + 5, 5, begin + 15, 185)
-    out = run(builder.write(tmp_path / "made.json"), "--all")[1]
+    out = explained(builder.write(tmp_path / "made.json"), "--all")[1]
     assert "Step 3 takes 900.0 us, 700.0 us more than the median, the largest part of it other" in out
     assert "2 typical of 3 steps, 200.0 us; all: 433.3 us" in out
     assert "Kernels: 1 per typical step, 185.0 us" in out
     assert "GPU 0 runs no kernel for 15.0 us per typical step" in out
     assert "Of 2 typical steps; only the GPUs' shares and the memory are of all 3." in out
-    result = json.loads(run(tmp_path / "made.json", "--json")[1])
+    result = json.loads(explained(tmp_path / "made.json", "--json")[1])
     assert result["kernels"]["count"] == 4  # the fixed interface is of the whole trace
     assert result["steps"]["mean_us"] == pytest.approx(1300 / 3)
     assert result["steps"]["typical_us"] == result["typical"]["mean_us"] == 200
     assert result["idle"][0]["us"] == pytest.approx(15)
 
 
-def test_a_gpu_that_waits_for_itself_is_told_before_any_advice(run, tmp_path):
+def test_a_gpu_that_waits_for_itself_is_told_before_any_advice(explained, tmp_path):
     builder = TraceBuilder()
     builder.step(1, 0, 1000)
     builder.launch("k", 0, 10, 600, 400, call="cudaGraphLaunch")
-    out = " ".join(run(builder.write(tmp_path / "made.json"), "--all")[1].split())
+    out = " ".join(explained(builder.write(tmp_path / "made.json"), "--all")[1].split())
     assert "queued longest: 570.0 us before k, launched by cudaGraphLaunch" in out
     assert "For the first 0.6 ms the GPU most likely still runs what was launched before the trace" in out
     assert "in the rest kernels run 93% of the time, and 0% of that is matrix work" in out
 
     builder.launch("k", 2, 1, 5, 5)
-    out = " ".join(run(builder.write(tmp_path / "made.json"))[1].split())
+    out = " ".join(explained(builder.write(tmp_path / "made.json"))[1].split())
     assert (
         "of the step the GPU runs no kernel although the next one is launched already, and nothing that the CPU" in out
     )
@@ -331,10 +318,10 @@ def test_one_step_alone_has_no_predictions(refused, tmp_path):
     refused(tmp_path, message="one step only")
 
 
-def test_a_step_whose_trace_cannot_be_read_is_named_and_the_others_still_show(run, tmp_path):
+def test_a_step_whose_trace_cannot_be_read_is_named_and_the_others_still_show(explained, tmp_path):
     folder = ladder_in(tmp_path)
     (folder / "00_baseline" / make_result().trace).write_bytes(b"no trace")
-    code, out, err = run(folder)
+    code, out, err = explained(folder)
     assert code == 0
     assert "not JSON" in err
     assert "cannot tell" in out
@@ -357,9 +344,10 @@ def test_an_estimate_lies_inside_the_measured_interval_above_or_below_it():
         for estimate in (None, 1.1, 1.2, 1.4, 1.5)
     }
     assert [row.estimate for row in where.values()] == [None, "below", "inside", "inside", "above"]
-    assert predicted.cells(where[1.5], True) == ["b", "1.50x", "no bound", str(gain), "cannot tell; estimate above"]
-    assert predicted.cells(where[None], True) == ["b", "-", "cannot tell", str(gain), "cannot tell"]
-    assert predicted.cells(where[None], False) == ["b", "cannot tell", str(gain), "cannot tell"]
+    both = predicted.table([where[1.5], where[None]]).texts()
+    assert both[0] == ["b", "1.50x", "no bound", str(gain), "cannot tell; estimate above"]
+    assert both[1] == ["b", "-", "cannot tell", str(gain), "cannot tell"]
+    assert predicted.table([where[None]]).texts() == [["b", "cannot tell", str(gain), "cannot tell"]]
 
 
 def test_an_interval_that_holds_both_no_gain_and_the_bound_decides_nothing():
@@ -372,11 +360,11 @@ def test_an_interval_that_holds_both_no_gain_and_the_bound_decides_nothing():
     assert outcomes == ["within", "cannot tell", "cannot tell"]
 
 
-def test_a_part_of_a_trace_gives_no_advice_and_is_not_called_a_cpus(run, tmp_path):
+def test_a_part_of_a_trace_gives_no_advice_and_is_not_called_a_cpus(explained, tmp_path):
     path = two_steps().write(tmp_path / "cut.pt.trace.json")
     text = path.read_bytes()
     path.write_bytes(text[: text.index(b'"cudaMemcpyAsync"')])  # before the first event of the device
-    code, out, err = run(path)
+    code, out, err = explained(path)
     assert code == 0
     assert len(err.splitlines()) == 1
     assert "cut off" in err
@@ -384,44 +372,44 @@ def test_a_part_of_a_trace_gives_no_advice_and_is_not_called_a_cpus(run, tmp_pat
     assert "· no event of a GPU in what is left of the file ·" in out
     assert "at most" not in out
     assert "record it again" in out
-    code, out, err = run(path, "--json")
+    code, out, err = explained(path, "--json")
     assert json.loads(out)["advice"] == []
     assert "cut off" in json.loads(out)["warnings"][0]
     assert "cut off" in err
     whole = two_steps().write(tmp_path / "whole.pt.trace.json")
-    out = run(path, whole)[1]
+    out = explained(path, whole)[1]
     assert "cannot be compared" in out
     assert "steps/s" not in out
 
 
-def test_traces_of_two_different_gpus_are_said_to_be(run, tmp_path):
+def test_traces_of_two_different_gpus_are_said_to_be(explained, tmp_path):
     two_steps().write(tmp_path / "a.json")
     builder = two_steps()
     builder.header["deviceProperties"] = [{"id": 0, "name": "NVIDIA A100"}]
     builder.write(tmp_path / "b.json")
-    out = run(tmp_path / "a.json", tmp_path / "b.json")[1]
+    out = explained(tmp_path / "a.json", tmp_path / "b.json")[1]
     assert "· Tesla V100 ·" in out and "· NVIDIA A100 ·" in out
     assert "Two different GPUs" in out
-    assert "Two different GPUs" not in run(tmp_path / "a.json", tmp_path / "a.json")[1]
+    assert "Two different GPUs" not in explained(tmp_path / "a.json", tmp_path / "a.json")[1]
     builder.header["deviceProperties"] = []
     builder.write(tmp_path / "unnamed.json")
-    assert "Two different GPUs" not in run(tmp_path / "a.json", tmp_path / "unnamed.json")[1]
+    assert "Two different GPUs" not in explained(tmp_path / "a.json", tmp_path / "unnamed.json")[1]
 
 
-def test_the_units_of_both_makers_are_named_where_gpus_of_two_are_compared(run, tmp_path):
+def test_the_units_of_both_makers_are_named_where_gpus_of_two_are_compared(explained, tmp_path):
     two_steps().write(tmp_path / "nvidia.json")
     builder = two_steps()
     builder.header["deviceProperties"] = [{"id": 0, "name": "AMD Instinct MI210"}]
     builder.write(tmp_path / "amd.json")
-    assert "Tensor Cores / Matrix cores" in run(tmp_path / "nvidia.json", tmp_path / "amd.json")[1]
-    out = run(tmp_path / "amd.json", tmp_path / "amd.json")[1]
+    assert "Tensor Cores / Matrix cores" in explained(tmp_path / "nvidia.json", tmp_path / "amd.json")[1]
+    out = explained(tmp_path / "amd.json", tmp_path / "amd.json")[1]
     assert "Matrix cores" in out and "Tensor Cores" not in out
 
 
-def test_the_json_has_what_the_text_concludes(run, tmp_path):
+def test_the_json_has_what_the_text_concludes(explained, tmp_path):
     path = two_steps().write(tmp_path / "made.json")
-    result = json.loads(run(path, "--json")[1])
-    text = " ".join(run(path)[1].split())
+    result = json.loads(explained(path, "--json")[1])
+    text = " ".join(explained(path)[1].split())
     assert result["bound"][1:] in text and result["why_idle"] in text
     assert result["warnings"] == []
     assert [row["gpu"] for row in result["idle"]] == [0]
@@ -431,60 +419,60 @@ def test_the_json_has_what_the_text_concludes(run, tmp_path):
     assert f"together: {result['combined'][0]['gain']}" in text
 
 
-def test_the_memory_of_one_gpu_has_the_number_that_its_events_have(run, tmp_path):
+def test_the_memory_of_one_gpu_has_the_number_that_its_events_have(explained, tmp_path):
     builder = TraceBuilder(devices=[{"id": 0, "name": "A"}, {"id": 5, "name": "B"}])
     builder.step(1, 0, 1000)
     _, kernel = builder.launch("k", 0, 5, 100, 300)
     kernel["pid"] = kernel["args"]["device"] = 5  # of eight; the process sees one of them
     builder.memory(10, 1000, 1000, 2000)
-    out = run(builder.write(tmp_path / "made.json"), "--all")[1]
+    out = explained(builder.write(tmp_path / "made.json"), "--all")[1]
     assert "GPU 5  1.0 kB    2.0 kB" in out
     assert "GPU 0" not in out
 
 
-def test_a_pipe_gets_no_blanks_at_the_ends_of_lines(run, tmp_path):
+def test_a_pipe_gets_no_blanks_at_the_ends_of_lines(explained, tmp_path):
     two_steps().write(tmp_path / "made.json")
-    out = run(tmp_path / "made.json", "--all")[1] + run(tmp_path / "made.json", tmp_path / "made.json")[1]
+    out = explained(tmp_path / "made.json", "--all")[1] + explained(tmp_path / "made.json", tmp_path / "made.json")[1]
     assert [line for line in out.splitlines() if line != line.rstrip() or len(line) > 100 or "\x1b" in line] == []
 
 
-def test_a_cpus_communication_row_names_no_gpu(run, tmp_path):
+def test_a_cpus_communication_row_names_no_gpu(explained, tmp_path):
     builder = TraceBuilder(devices=())
     builder.step(1, 0, 1000)
     builder.op("aten::mm", 0, 500)
     builder.op("gloo:all_reduce", 600, 200, kind="annotation")
     builder.op("nccl:all_reduce", 600, 200, kind="annotation")
-    out = run(builder.write(tmp_path / "made.json"), "--all")[1]
+    out = explained(builder.write(tmp_path / "made.json"), "--all")[1]
     assert "a marked collective, and nothing else" in out
     assert "NCCL" not in out
 
 
-def test_a_rank_whose_trace_is_cut_off_is_left_out(run, tmp_path):
+def test_a_rank_whose_trace_is_cut_off_is_left_out(explained, tmp_path):
     for rank in range(3):
         builder = TraceBuilder(rank=rank)
         builder.step(1, 0, 1000)
         builder.launch("k", 0, 1, 100, 300)
         path = builder.write(tmp_path / f"host_{rank}.1700000000{rank}00.pt.trace.json")
     path.write_bytes(path.read_bytes()[:-20])
-    code, out, err = run(tmp_path)
+    code, out, err = explained(tmp_path)
     assert code == 0
     assert "rank 2 is left out" in err
     assert "2 ranks; their median steps take the same time to within 0.5 %" in out
 
 
-def test_steps_of_this_project_are_compared_by_their_images(run, tmp_path):
+def test_steps_of_this_project_are_compared_by_their_images(explained, tmp_path):
     for step, batch in (("00_baseline", 32), ("02_bigger_batch", 128)):
         result = make_result(step, batch_size=batch)
         two_steps().write(write_run(tmp_path, result) / result.trace)
-    code, out, _ = run(tmp_path / "00_baseline", tmp_path / "02_bigger_batch")
+    code, out, _ = explained(tmp_path / "00_baseline", tmp_path / "02_bigger_batch")
     assert code == 0
     assert "4.00x the samples/s, with 32 per step before and 128 after" in out
 
 
-def test_several_traces_without_ranks_are_counted(run, tmp_path):
+def test_several_traces_without_ranks_are_counted(explained, tmp_path):
     two_steps().write(tmp_path / "a.1700000000000.pt.trace.json")
     two_steps().write(tmp_path / "b.1700000000001.pt.trace.json")
-    code, out, err = run(tmp_path)
+    code, out, err = explained(tmp_path)
     assert code == 0
     assert "2 traces" in err
     assert out.startswith("b.1700000000001")
@@ -512,17 +500,17 @@ def test_a_full_disk_under_the_output_is_one_line():
     assert "No space left" in finished.stderr
 
 
-def test_names_of_a_trace_cannot_control_a_terminal(run, tmp_path):
+def test_names_of_a_trace_cannot_control_a_terminal(explained, tmp_path):
     builder = TraceBuilder(devices=[{"id": 0, "name": "\x1b]0;title\x07GPU\u202e"}])
     builder.step("1\x1b[2J", 0, 100)
     op = builder.op("aten::\x1b[31mred", 0, 50)
     builder.launch("kernel\r\n\x1b[A\x9b[bold]", 5, 1, 10, 20, op=op)
     builder.memory(5, 100, 100, 100, address=1)
-    code, out, err = run(builder.write(tmp_path / "made.json"), "--all")
+    code, out, err = explained(builder.write(tmp_path / "made.json"), "--all")
     assert code == 0
     assert all(letter.isprintable() or letter == "\n" for letter in out + err)
     assert "[bold]" in out
-    out = run(tmp_path / "made.json", "--json")[1]
+    out = explained(tmp_path / "made.json", "--json")[1]
     assert out.isascii()
     assert json.loads(out)["gpus"][0]["name"] == "\x1b]0;title\x07GPU\u202e"
 
@@ -641,13 +629,13 @@ def test_explain_imports_only_what_it_needs(tmp_path):
         assert as_text & (SLOW | {"rich"}) == set()
 
 
-def test_the_runs_of_a_real_tour_are_explained(run, quick_tour):
+def test_the_runs_of_a_real_tour_are_explained(explained, quick_tour):
     results, _ = record.read_results(quick_tour.logdir)
     [(ladder, rows)], problems = predicted.predictions(quick_tour.logdir, results)
     assert problems == []
     assert [row.step for row in rows] == [row.result.step for row in ladder.acting[1:]]
     assert all(row.advice for row in rows)
-    code, out, _ = run(quick_tour.logdir / "04_multiprocess_loading", "--json")
+    code, out, _ = explained(quick_tour.logdir / "04_multiprocess_loading", "--json")
     assert (code, json.loads(out)["steps"]["count"]) == (0, 3)
 
 
@@ -679,7 +667,7 @@ def test_a_cpus_runs_need_no_trace_to_compare(tmp_path):
     assert rounds.gpu_use(tmp_path, results) == ({}, [])
 
 
-def test_no_number_is_printed_that_says_nothing(run, tmp_path):
+def test_no_number_is_printed_that_says_nothing(explained, tmp_path):
     assert (time_text(-0.04), rounded_time(-0.4), time_text(999.96), rounded_time(999.7)) == (
         "0.0 us", "0 us", "1.0 ms", "1.0 ms"
     )  # fmt: skip
@@ -688,7 +676,7 @@ def test_no_number_is_printed_that_says_nothing(run, tmp_path):
     op = builder.op("aten::mm", 0, 100)
     builder.launch("sm80_xmma_gemm_bf16bf16", 10, 10, 100, 900, op=op)
     builder.memory(5, 4, 4, 4)
-    out = run(builder.write(tmp_path / "made.json"), "--all")[1]
+    out = explained(builder.write(tmp_path / "made.json"), "--all")[1]
     assert "· step 10, 1.0 ms\n" in out
     assert "Memory" not in out and "4 B" not in out
     assert " 0.0 us" not in out and "-0" not in out

@@ -7,8 +7,6 @@ import pytest
 from support import ROOT, make_result, write_run
 from support.trace_builder import TraceBuilder, run_ahead, two_steps
 
-from walkthrough.cli import main
-
 GOLDEN = Path(__file__).parent / "golden"
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
 
@@ -102,21 +100,14 @@ CASES = {  # what is written into an empty folder, and the words of the command
 
 
 @pytest.fixture
-def explained(tmp_path, capsys):
-    """explained(case): what `explain` prints of it in a pipe."""
-
-    def text(case):
-        with pytest.raises(SystemExit) as exited:
-            main(["explain", *map(str, CASES[case](tmp_path))])
-        assert exited.value.code == 0
-        return capsys.readouterr().out
-
-    return text
+def text_of(tmp_path, run):
+    """text_of(case): what `explain` prints of it in a pipe."""
+    return lambda case: run(*CASES[case](tmp_path))[0]
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_text_is_the_golden_one(case, explained):
-    text, path = explained(case), GOLDEN / f"{case}.txt"
+def test_the_text_is_the_golden_one(case, text_of):
+    text, path = text_of(case), GOLDEN / f"{case}.txt"
     if "REGENERATE" in os.environ:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -128,12 +119,12 @@ def test_there_is_no_golden_text_of_something_else():
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case not in ("runs", "ranks")])
-def test_a_text_fits_its_screen(case, explained):
-    lines = explained(case).splitlines()
+def test_a_text_fits_its_screen(case, text_of):
+    lines = text_of(case).splitlines()
     assert max(map(len, lines)) <= 100
     assert len(lines) <= 25 or case.endswith("_all")
 
 
 @pytest.mark.parametrize("case", ["inference", "inference_all"])
-def test_inference_is_never_called_training(case, explained):
-    assert "train" not in explained(case).lower()
+def test_inference_is_never_called_training(case, text_of):
+    assert "train" not in text_of(case).lower()

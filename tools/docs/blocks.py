@@ -490,7 +490,7 @@ def table(course: Course, of: str, name: str, *words: str) -> str:
     if (of, name) in TABLES:
         return TABLES[of, name](course, *words)
     if of in COMMANDS:
-        return stored(course, of, name)
+        return stored(course, of, name, *words)
     if not of.startswith("labs/"):
         raise InputError(f"there is no table {name} of {of}")
     study = course.lab(of.removeprefix("labs/"))

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from labs.shared import heat_map
 from studies import effects, limit, sweep
@@ -34,8 +33,6 @@ from walkthrough.compare.figures import (
 )
 from walkthrough.compare.study import Row
 from walkthrough.memory.tracker import KINDS
-from walkthrough.trace.idle import CAUSES
-from walkthrough.trace.memory import thinned
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#999999")
 ROLES = {
@@ -48,10 +45,8 @@ ROLES = {
     "cpu_exec": "#0072b2",
     "other": "#999999",
 }
-IDLE = dict(zip(CAUSES, ("#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#0072b2", "#999999"), strict=True))
 MEMORY = dict(zip(KINDS, ("#0072b2", "#56b4e9", "#cc79a7", "#009e73", "#e69f00", "#999999"), strict=True))
 BOUND = "#d55e00"
-POINTS = 142  # of a memory curve: two for each of 70 stretches of time, and its ends; a panel shows no more
 LEGEND = {"frameon": False, "labelcolor": GREY}
 
 Drawing = tuple[Callable[[], Figure], str]  # draws a figure, and its alternative text
@@ -79,23 +74,6 @@ def breakdown(recorded: Recorded) -> Drawing:
     parts, title = per_image_ms(recorded), f"ms per image, traced: {ladder_title(recorded.ladder)}"
     alt = f"Stacked bars: ms per image in each step's trace. {_largest(parts)}."
     return partial(stack, _labelled(parts), title, ROLES), alt
-
-
-def idle(recorded: Recorded) -> Drawing | None:
-    """Why the GPU runs no kernel, ms per image of a mean traced step. None where there is no GPU."""
-    parts = {
-        step: {
-            cause: us / len(analysis.steps.names) / recorded.row(step).result.batch_size / 1e3
-            for cause, us in analysis.idle[0].causes_us.items()
-        }
-        for step, analysis in recorded.analyses.items()
-        if analysis.idle
-    }
-    if not parts:
-        return None
-    title = f"ms per image without a kernel, by what the CPU did meanwhile: {recorded.ladder.baseline.device}"
-    alt = f"Stacked bars: ms per image in which the GPU runs no kernel. {_largest(parts)}."
-    return partial(stack, _labelled(parts), title, IDLE), alt
 
 
 def predicted(recorded: Recorded) -> Drawing:
@@ -136,35 +114,6 @@ def _predicted(recorded: Recorded) -> Figure:
     return figure
 
 
-def memory(recorded: Recorded) -> Drawing | None:
-    """Memory allocated over the traced steps, one panel per step, all on one scale. None without memory events."""
-    curves = {step: analysis.memory[0] for step, analysis in recorded.analyses.items() if analysis.memory}
-    if not curves:
-        return None
-    peaks = ", ".join(f"{step_label(step)} {curve.growth / 1e6:.0f} MB" for step, curve in curves.items())
-    alt = f"A curve for each step: memory allocated over the traced steps. It grew by at most: {peaks}."
-    return partial(_memory, curves), alt
-
-
-def _memory(curves: Mapping[str, Any]) -> Figure:
-    columns = min(3, len(curves))
-    lines = -(-len(curves) // columns)
-    figure = Figure(figsize=(9, 0.6 + 2.2 * lines), layout=ConstrainedLayoutEngine(hspace=0.08))
-    panels = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    for axes in panels.flat[len(curves) :]:
-        axes.set_visible(False)
-    for axes, (step, curve) in zip(panels.flat, curves.items(), strict=False):
-        known = ~np.isnan(curve.allocated)
-        time, allocated = curve.time[known], curve.allocated[known]
-        points = thinned(allocated, POINTS)
-        axes.fill_between((time[points] - curve.time[0]) / 1e3, allocated[points] / 1e6, color=SPEED, linewidth=0)
-        styled(axes, step_label(step))
-    panels.flat[0].set_ylim(0, 1.05 * max(curve.peak_allocated or curve.growth for curve in curves.values()) / 1e6)
-    figure.supxlabel("ms since tracing began", fontsize=9, color=GREY)
-    figure.supylabel("allocated, MB", fontsize=9, color=GREY)
-    return figure
-
-
 def roofline(recorded: Recorded) -> Drawing | None:
     """How near its roof each kind of operator is. None where `limit` was not recorded."""
     result = recorded.study("limit")
@@ -199,7 +148,7 @@ def workers(recorded: Recorded) -> Drawing | None:
 
 
 FIGURES: dict[str, Callable[[Recorded], Drawing | None]] = {
-    **{figure.__name__: figure for figure in (ladder, breakdown, memory, idle, predicted, roofline, ablation)},
+    **{figure.__name__: figure for figure in (ladder, breakdown, predicted, roofline, ablation)},
     "sweep": workers,
 }
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
 from walkthrough.compare.rounds import Ladder, rounds_compared
 from walkthrough.compare.statistics import SAME, Ratio
@@ -23,7 +23,7 @@ SPEED, MEMORY, SLOWER = "#0072b2", "#e69f00", "#d55e00"  # Okabe and Ito's: the 
 UNRESOLVED = "#8c8c8c"  # a ratio whose interval includes 1
 GREY = "#767676"  # readable on white and on black; in an SVG it becomes the reader's own text colour
 ERROR_BARS = {"ecolor": GREY, "capsize": 3}
-STYLE = {  # matplotlib's rcParams of every figure: no box, grey where it is not data
+STYLE: dict[Any, Any] = {  # matplotlib's rcParams of every figure: no box, grey where it is not data
     "figure.constrained_layout.use": True, "figure.titlesize": 11, "figure.labelsize": 9,
     "text.color": GREY, "axes.titlecolor": GREY, "axes.labelcolor": GREY, "axes.edgecolor": GREY,
     "axes.titlesize": 10, "axes.labelsize": 9, "axes.spines.top": False, "axes.spines.right": False,

@@ -75,7 +75,8 @@ def page(report: Report) -> str:
     name = escape(printable(PurePath(report["file"]).name, 200))
     warnings = [f"<p><b>{_words(sentence(line))}</b></p>" for line in report["warnings"]]
     parts = [f"<h1>{name}</h1>", *warnings, _verdict(report), _strip(report), _advice(report), _findings(report)]
-    parts += [*map(_table, tables(report)), _steps(report)]
+    lines = [f"<p>{_words(sentence(line))}</p>" for line in steps_lines(report)]
+    parts += [*map(_table, tables(report)), "".join([_title("Steps"), *lines]) if lines else ""]
     return PAGE.format(title=f"{name}: explained", style=STYLE, body="\n".join(filter(None, parts)))
 
 
@@ -182,8 +183,3 @@ def _table(table: Table) -> str:
     body = "".join(row(cells, "td") for cells in table.rows)
     notes = "".join(f"<p class=quiet>{_words(note)}</p>" for note in table.notes)
     return f"{_title(table.title)}<table>{head}{body}</table>{notes}"
-
-
-def _steps(report: Report) -> str:
-    lines = steps_lines(report)
-    return _title("Steps") + "".join(f"<p>{_words(sentence(line))}</p>" for line in lines) if lines else ""

@@ -62,7 +62,10 @@ def text(
         for table in tables(report):
             _table(table, page)
         _findings(report, page)
-        _steps(report, page)
+        if lines := steps_lines(report):
+            page.title("Steps")
+        for line in lines:
+            page.wrapped(sentence(line))
     return page.text()
 
 
@@ -238,13 +241,6 @@ def _findings(report: Report, page: Page) -> None:
         page.wrapped(f"{finding['what']}{time}{gain_without(finding)}", 2, BOLD)
         page.wrapped(sentence(printable(finding["why"], 600)), 4)
         page.wrapped(sentence(finding["do"]), 4, GREEN)
-
-
-def _steps(report: Report, page: Page) -> None:
-    if lines := steps_lines(report):
-        page.title("Steps")
-    for line in lines:
-        page.wrapped(sentence(line))
 
 
 def steps_lines(report: Report) -> list[str]:

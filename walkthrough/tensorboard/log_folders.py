@@ -195,7 +195,10 @@ class Runs:
         begun = time.monotonic()
         try:
             self._seen = {folder.path: (folder, self._looked_at(folder)) for folder in folders_below(self.roots)}
-            self._read_headers()
+            ends = time.monotonic() + HEADERS_SECONDS
+            for path, (folder, run) in self._seen.items():
+                if run and run.has_ranks is None and time.monotonic() < ends:
+                    self._seen[path] = folder, replace(run, has_ranks=_has_ranks(run.training))
             runs = sorted((run for _, run in self._seen.values() if run), key=lambda run: natural(run.name))
             if (by_name := {run.name: run for run in runs}) != self._runs:
                 self._runs = by_name
@@ -218,13 +221,6 @@ class Runs:
                 log.exception("%s", printable(folder.path))
             problem = f"{folder.path} cannot be shown: {type(error).__name__}: {error}"
             return Run(folder.name, folder.path, {}, None, problem, [], [], False)
-
-    def _read_headers(self) -> None:
-        """Find out which runs have ranks, as far as there is time."""
-        ends = time.monotonic() + HEADERS_SECONDS
-        for path, (folder, run) in self._seen.items():
-            if run and run.has_ranks is None and time.monotonic() < ends:
-                self._seen[path] = folder, replace(run, has_ranks=_has_ranks(run.training))
 
     def run(self, name: str) -> Run:
         """The `Run` of that name; raises InputError where there is none."""

@@ -272,20 +272,15 @@ def _row(row: rounds.Row, run: Run, notes: Collection[str]) -> dict[str, Any]:
         "high": high,
         "windows": sum(map(len, row.rounds.values())),
         "rounds": len(row.rounds),
-        "relative": _relative(row),
+        "relative": _ratio(row.relative) if row.acts else None,
         "gain": row.gain and _ratio(row.gain),
         "has_trace": bool(run.traces),
     }
 
 
-def _relative(row: rounds.Row) -> dict[str, Any] | None:
-    if row.relative is statistics.SAME:  # the baseline, not grey
-        return asdict(row.relative) | {"resolved": True, "text": "1.00x"}
-    return _ratio(row.relative) if row.acts else None
-
-
 def _ratio(ratio: statistics.Ratio) -> dict[str, Any]:
-    return asdict(ratio) | {"resolved": ratio.resolved, "text": str(ratio)}
+    is_baseline = ratio is statistics.SAME  # which is not grey
+    return asdict(ratio) | {"resolved": is_baseline or ratio.resolved, "text": "1.00x" if is_baseline else str(ratio)}
 
 
 def json_app(answer: Route) -> "WSGIApplication":
@@ -320,16 +315,15 @@ def _file(route: str, content_type: str) -> Route:
 
 
 def _plotly(request: wrappers.Request) -> wrappers.Response:
-    content = _gzipped_plotly()
-    if content is None:
-        raise InputError("plotly is not installed: pip install plotly")
-    return http_util.Respond(request, content, "application/javascript", content_encoding="gzip", expires=A_DAY)
+    script = _gzipped_plotly()
+    return http_util.Respond(request, script, "application/javascript", content_encoding="gzip", expires=A_DAY)
 
 
 @cache
-def _gzipped_plotly() -> bytes | None:
-    script = profiler_pages.plotly_js()
-    return script and gzip.compress(script, 6)
+def _gzipped_plotly() -> bytes:
+    if script := profiler_pages.plotly_js():
+        return gzip.compress(script, 6)
+    raise InputError("plotly is not installed: pip install plotly")
 
 
 def host_of(header: str) -> str:

@@ -187,12 +187,9 @@ def diff_to_dict(diff: contract.DiffStats) -> dict[str, Any]:
     node = _plugin_to_dict(diff)
     sides = [{agg["name"]: agg for agg in node[side]["aggs"]} for side in ("left", "right")]
     for side, aggs in zip(("left", "right"), sides, strict=True):
-        node[side]["aggs"] = [aggs.get(name) or _no_calls(name) for name in sides[0] | sides[1]]
+        no_calls = (contract.OpAgg(name, 0, 0, 0, 0, 0)._asdict() for name in sides[0] | sides[1])
+        node[side]["aggs"] = [aggs.get(agg["name"]) or agg for agg in no_calls]
     return node
-
-
-def _no_calls(name: str) -> dict[str, Any]:
-    return contract.OpAgg(name, 0, 0, 0, 0, 0)._asdict()
 
 
 def translated(events: list[Event]) -> list[Event]:
@@ -212,8 +209,8 @@ def translated(events: list[Event]) -> list[Event]:
             if event["ph"] not in ("s", "f"):
                 continue
             event["cat"] = "forward_backward"
-        elif category == "user_annotation" and _was_an_operator(event["name"]):
-            event["cat"] = "cpu_op"
+        elif category == "user_annotation" and (is_loading(event["name"]) or event["name"].startswith("Optimizer.")):
+            event["cat"] = "cpu_op"  # as it was in 2021, and counts in every definition
         elif category == "gpu_user_annotation" or (
             category == "user_annotation" and (event["pid"], event["tid"]) in device_rows
         ):
@@ -227,11 +224,6 @@ def translated(events: list[Event]) -> list[Event]:
 def _kind(event: Event) -> str:
     category = event.get("cat")
     return category.lower() if isinstance(category, str) else ""
-
-
-def _was_an_operator(name: str) -> bool:
-    """True for marks that were operators in 2021 and count as such in every definition."""
-    return is_loading(name) or name.startswith("Optimizer.")
 
 
 def _make_usable(event: Event) -> bool:

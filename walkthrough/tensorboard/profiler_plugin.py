@@ -47,7 +47,6 @@ SEARCH_SECONDS = 3.0  # until the log folders are searched again
 SEARCH_SECONDS_WRITING = 0.5  # the same, while a trace is being written
 DISK_LIMIT = 2**30  # bytes of kept profiles
 MEMORY_LIMIT = 2**26  # bytes of the pickled profiles in memory, which take up to ten times as much as objects
-MOST_RUNS = 20  # in memory, without their profiles
 COMPARED_RUNS = 2  # on disk beyond the limit: the Diff view compares two
 PATIENCE_SECONDS = 5.0  # that a request for a run waits until its traces are read
 READERS = min(8, usable_cores())
@@ -112,7 +111,7 @@ def _load_in_order(plugin: Any) -> None:
         self.walkthrough_loading = Loading(
             search=lambda: _folders(self),
             local=lambda path: self._cache.get_remote_cache(path) if REMOTE.match(path) else path,
-            dropped=lambda: _forget(self),
+            dropped=lambda: [kept.clear() for kept in (self.diff_run_cache, self.diff_run_flatten_cache)],
         )
         plugin_init(self, context)
 
@@ -182,12 +181,6 @@ def _folders(plugin: Any) -> Iterator[tuple[str, str, Files]]:
         yield folder.name, str(folder.path), folder.traces
 
 
-def _forget(plugin: Any) -> None:
-    """Drop what the plugin keeps of runs that were replaced, and would keep for good."""
-    plugin.diff_run_cache.clear()
-    plugin.diff_run_flatten_cache.clear()
-
-
 class Unknown(Exception):
     """There is no such run."""
 
@@ -225,7 +218,7 @@ class Loading:
         self,
         search: Callable[[], Iterable[tuple[str, str, Files]]],
         local: Callable[[str], str] = str,
-        dropped: Callable[[], None] = lambda: None,
+        dropped: Callable[[], object] = lambda: None,
         cache: Path | None = None,
         program: tuple[str, ...] = PROGRAM,
     ) -> None:
@@ -243,11 +236,16 @@ class Loading:
 
         True where one is being written: it is left out until that has ended.
         """
-        self._seen = {name: self._looked_at(name, path, files) for name, path, files in self._search()}
+        seen: dict[str, _Folder] = {}
+        for name, path, files in self._search():
+            before = self._seen.get(name)
+            if before and before[:2] == (path, files) and not before[3]:  # nothing has changed
+                seen[name] = before
+            else:
+                seen[name] = path, files, *_profiles_of(path, files, before[2] if before else ())
+        self._seen = seen
         found = {
-            name: (path, wanted, writing)
-            for name, (path, _, wanted, writing) in self._seen.items()
-            if wanted or writing
+            name: (path, wanted, writing) for name, (path, _, wanted, writing) in seen.items() if wanted or writing
         }
         with self._changed:
             self._settle()
@@ -266,13 +264,6 @@ class Loading:
             names = set(self._runs)
         self._profiles.keep_only(names)
         return any(writing for _, _, writing in found.values())
-
-    def _looked_at(self, name: str, path: str, files: Files) -> _Folder:
-        """What is in a folder, as it was found before where nothing has changed."""
-        before = self._seen.get(name)
-        if before and before[:2] == (path, files) and not before[3]:
-            return before
-        return path, files, *_profiles_of(path, files, before[2] if before else ())
 
     def names(self) -> list[str]:
         """The runs that can be asked for, numbers in order: not those of which no trace can be read."""
@@ -453,10 +444,10 @@ class Profiles:
     trace.
     """
 
-    def __init__(self, kept: Kept, dropped: Callable[[], None], profile_of: Callable[[Question], RunProfile]) -> None:
+    def __init__(self, kept: Kept, dropped: Callable[[], object], profile_of: Callable[[Question], RunProfile]) -> None:
         self._kept, self._dropped, self._profile_of = kept, dropped, profile_of
         self._lock = threading.Lock()
-        self._runs: OrderedDict[str, tuple[tuple[Question, ...], Run]] = OrderedDict()
+        self._runs: dict[str, tuple[tuple[Question, ...], Run]] = {}  # without their profiles
         self._profiles: OrderedDict[Question, tuple[RunProfile, int]] = OrderedDict()
 
     def run(self, name: str, folder: str, traces: tuple[Question, ...]) -> Run:
@@ -464,9 +455,6 @@ class Profiles:
         with self._lock:
             if name not in self._runs or self._runs[name][0] != traces:
                 self._runs[name] = traces, self._put_together(_OnDemand(name, folder, self._profile_of), traces)
-            self._runs.move_to_end(name)
-            while len(self._runs) > MOST_RUNS:
-                self._runs.popitem(last=False)
             return self._runs[name][1]
 
     def profile(self, trace: Question) -> RunProfile:

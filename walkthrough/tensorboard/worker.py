@@ -67,7 +67,10 @@ class Limits(NamedTuple):
 @cache
 def limits() -> Limits:
     """The limits, as the two variables of the environment change them: WALKTHROUGH_READER_MEMORY=8GB, say."""
-    chosen = {"memory": min(MOST_MEMORY, _memory_of_machine() // 4)}
+    chosen = {"memory": MOST_MEMORY}
+    with suppress(AttributeError, OSError, ValueError):  # the system does not say how much memory it has
+        machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        chosen["memory"] = min(MOST_MEMORY, machine // 4)
     for name, variable, convert in (
         ("memory", MEMORY_VARIABLE, size),
         ("seconds", SECONDS_VARIABLE, whole_number(1, 10**6)),
@@ -77,14 +80,6 @@ def limits() -> Limits:
         except argparse.ArgumentTypeError as error:
             log.warning("%s is not used: %s", variable, error)
     return Limits(**chosen)
-
-
-def _memory_of_machine() -> int:
-    """Bytes, as far as the system says it."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):
-        return 4 * MOST_MEMORY
 
 
 @dataclass(frozen=True)
@@ -163,7 +158,11 @@ def answer(question: Question) -> Outcome:
             return Outcome(changed=True)
         try:
             chunks = _Chunks(question.path, limits().memory, file)
-            contents = (_profile if question.kind == "profile" else _one_file)(chunks, question)
+            if question.kind == "profile":
+                contents = _profile(chunks, question)
+            else:
+                content = _view(chunks, *question.options) if question.kind == "view" else _json(chunks, question)
+                contents = {Path(question.into): content}
         except Exception as error:
             failure = error
     if _has_changed(question):
@@ -189,11 +188,6 @@ class _Chunks(Chunks):
             if 0 <= limit - RESERVE < _of_process("VmData:"):
                 raise MemoryError
             yield chunk
-
-
-def _one_file(chunks: Chunks, question: Question) -> dict[Path, bytes]:
-    content = _view(chunks, *question.options) if question.kind == "view" else _json(chunks, question)
-    return {Path(question.into): content}
 
 
 def _json(chunks: Chunks, question: Question) -> bytes:

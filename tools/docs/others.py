@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tools.docs.recorded import RECORDS
-from tools.docs.strips import STEPPING, TO_GPU, Cut, Stretch, stretch
+from tools.docs.strips import TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
@@ -41,7 +41,7 @@ class Shown(Struct, frozen=True):
     cut: Cut = Cut()
 
 
-_COPY, _STEPPING = Cut(around=TO_GPU), Cut(around=STEPPING, before_ms=2, after_ms=28, launches=True)
+_COPY = Cut(around=TO_GPU)
 STRETCHES = {  # {name in the pages: what it is}; after a change here, compute anew
     "v100_0_workers": Shown("resnet50_v100_0_workers", "0 workers, one step"),
     "v100_4_workers": Shown("resnet50_v100_4_workers", "4 workers, one step"),

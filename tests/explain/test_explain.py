@@ -274,7 +274,7 @@ def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(explain
     ]  # fmt: skip
     ladders, _ = predicted.predictions(ladder, record.read_results(ladder)[0])
     loading = "| 04_multiprocess_loading | 1.25x | 1.25x | 1.20x (1.20-1.20) | within; estimate above |"
-    assert any(line.startswith(loading) for line in predicted.markdown(ladders).splitlines())
+    assert loading in predicted.table(ladders[0][1], on_page=True).markdown()
     assert explained(tmp_path)[1] == out  # a folder of ladders, here of one
 
 
@@ -344,9 +344,10 @@ def test_an_estimate_lies_inside_the_measured_interval_above_or_below_it():
         for estimate in (None, 1.1, 1.2, 1.4, 1.5)
     }
     assert [row.estimate for row in where.values()] == [None, "below", "inside", "inside", "above"]
-    assert predicted.cells(where[1.5], True) == ["b", "1.50x", "no bound", str(gain), "cannot tell; estimate above"]
-    assert predicted.cells(where[None], True) == ["b", "-", "cannot tell", str(gain), "cannot tell"]
-    assert predicted.cells(where[None], False) == ["b", "cannot tell", str(gain), "cannot tell"]
+    both = predicted.table([where[1.5], where[None]]).texts()
+    assert both[0] == ["b", "1.50x", "no bound", str(gain), "cannot tell; estimate above"]
+    assert both[1] == ["b", "-", "cannot tell", str(gain), "cannot tell"]
+    assert predicted.table([where[None]]).texts() == [["b", "cannot tell", str(gain), "cannot tell"]]
 
 
 def test_an_interval_that_holds_both_no_gain_and_the_bound_decides_nothing():
@@ -663,7 +664,7 @@ def test_compare_shows_the_gpu_use_from_the_traces(tmp_path, capsys):
 
 def test_a_cpus_runs_need_no_trace_to_compare(tmp_path):
     results = [make_result(device_type="cpu")]
-    assert rounds.gpu_use(tmp_path, results) == ({}, [])
+    assert rounds.gpu_use(tmp_path, rounds.ladders(results)) == ({}, [])
 
 
 def test_no_number_is_printed_that_says_nothing(explained, tmp_path):

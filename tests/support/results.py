@@ -61,7 +61,8 @@ def in_rounds(logdir, step, kept, **changes):
 
 def ladder_of(logdir, *results):
     """The one ladder of results, by the rounds that their folders keep."""
-    [ladder] = rounds.ladders(results, rounds.recorded_rounds(logdir, results))
+    kept = {result.step: rounds.rounds_in(record.run_files(Path(logdir) / result.step)) for result in results}
+    [ladder] = rounds.ladders(results, kept)
     return ladder
 
 

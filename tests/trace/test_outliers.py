@@ -24,8 +24,8 @@ def made(durations, role="other"):
     end = np.cumsum(durations, dtype=float)
     breakdown = np.zeros((len(ROLES), len(durations)))
     breakdown[ROLES.index(role)] = durations
-    start = end - durations
-    return Steps([str(number) for number in range(len(durations))], start, end, start, end, breakdown, "ProfilerStep")
+    start, names, reasons = end - durations, [str(number) for number in range(len(durations))], [()] * len(durations)
+    return Steps(names, start, end, start, end, breakdown, "ProfilerStep", True, reasons)
 
 
 @pytest.mark.parametrize(

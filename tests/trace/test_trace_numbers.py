@@ -165,7 +165,7 @@ def test_a_gpu_waits_for_itself_from_a_launch_to_its_kernel_whatever_the_cpu_doe
     assert {cause: us for cause, us in waits.causes_us.items() if us} == {
         "launch": 110, "synchronisation": 20, "queued": 500 - 130
     }  # fmt: skip
-    assert waits.queued_share == pytest.approx(370 / 500)
+    assert waits.causes_us["queued"] / waits.total_us == pytest.approx(370 / 500)
     stall = longest_stall(read_back, [waits])
     assert stall
     assert (stall.us, stall.work, stall.call) == (370, "k", "cudaLaunchKernel")

@@ -19,7 +19,7 @@ from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
 from walkthrough.compare.ladder import DEVICE, MODEL, PUBLISHED, page_table
 from walkthrough.compare.predictions import Prediction
-from walkthrough.compare.rounds import Ladder, half_spread
+from walkthrough.compare.rounds import Comparison, half_spread
 from walkthrough.compare.rounds import Row as LadderRow
 from walkthrough.compare.study import claim_rows
 from walkthrough.compare.table import Table, code, escaped, markdown_table
@@ -412,7 +412,7 @@ def results(course: Course) -> str:
     return markdown_table(["machine", "model", speed, gained, ">times the baseline", ">rounds", "recorded"], rows)
 
 
-def _last_that_gained(ladder: Ladder) -> LadderRow:
+def _last_that_gained(ladder: Comparison) -> LadderRow:
     """The last step that is faster than the step before by more than the interval; without any, the last that acts."""
     gained = [row for row in ladder.rows if row.gain and row.gain.resolved and row.gain.ratio > 1]
     return (gained or ladder.acting)[-1]
@@ -490,7 +490,7 @@ def table(course: Course, of: str, name: str, *words: str) -> str:
     if (of, name) in TABLES:
         return TABLES[of, name](course, *words)
     if of in COMMANDS:
-        return stored(course, of, name)
+        return stored(course, of, name, *words)
     if not of.startswith("labs/"):
         raise InputError(f"there is no table {name} of {of}")
     study = course.lab(of.removeprefix("labs/"))

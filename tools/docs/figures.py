@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from labs.shared import heat_map
 from studies import effects, limit, sweep
@@ -23,6 +22,7 @@ from walkthrough.compare.figures import (
     GREY,
     SPEED,
     UNRESOLVED,
+    in_style,
     ink_on,
     interval_label,
     ladder_figure,
@@ -30,12 +30,9 @@ from walkthrough.compare.figures import (
     reach,
     short,
     step_label,
-    styled,
 )
 from walkthrough.compare.study import Row
 from walkthrough.memory.tracker import KINDS
-from walkthrough.trace.idle import CAUSES
-from walkthrough.trace.memory import thinned
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#999999")
 ROLES = {
@@ -48,11 +45,8 @@ ROLES = {
     "cpu_exec": "#0072b2",
     "other": "#999999",
 }
-IDLE = dict(zip(CAUSES, ("#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#0072b2", "#999999"), strict=True))
 MEMORY = dict(zip(KINDS, ("#0072b2", "#56b4e9", "#cc79a7", "#009e73", "#e69f00", "#999999"), strict=True))
 BOUND = "#d55e00"
-POINTS = 142  # of a memory curve: two for each of 70 stretches of time, and its ends; a panel shows no more
-LEGEND = {"frameon": False, "labelcolor": GREY}
 
 Drawing = tuple[Callable[[], Figure], str]  # draws a figure, and its alternative text
 Parts = Mapping[str, Mapping[str, float]]  # {bar: {part: value}}
@@ -81,23 +75,6 @@ def breakdown(recorded: Recorded) -> Drawing:
     return partial(stack, _labelled(parts), title, ROLES), alt
 
 
-def idle(recorded: Recorded) -> Drawing | None:
-    """Why the GPU runs no kernel, ms per image of a mean traced step. None where there is no GPU."""
-    parts = {
-        step: {
-            cause: us / len(analysis.steps.names) / recorded.row(step).result.batch_size / 1e3
-            for cause, us in analysis.idle[0].causes_us.items()
-        }
-        for step, analysis in recorded.analyses.items()
-        if analysis.idle
-    }
-    if not parts:
-        return None
-    title = f"ms per image without a kernel, by what the CPU did meanwhile: {recorded.ladder.baseline.device}"
-    alt = f"Stacked bars: ms per image in which the GPU runs no kernel. {_largest(parts)}."
-    return partial(stack, _labelled(parts), title, IDLE), alt
-
-
 def predicted(recorded: Recorded) -> Drawing:
     """What each step gained over the one before, and the upper bound that the trace before it gave."""
     steps = "; ".join(f"{step_label(row.step)} {row.gain}, {row.outcome}" for row in recorded.predictions)
@@ -107,9 +84,10 @@ def predicted(recorded: Recorded) -> Drawing:
     )
 
 
+@in_style
 def _predicted(recorded: Recorded) -> Figure:
     rows = recorded.predictions
-    figure = Figure(figsize=(9, 1.4 + 0.5 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(9, 1.4 + 0.5 * len(rows)))
     axes = figure.subplots()
     for resolved, colour, label in (
         (True, SPEED, f"measured, with the {interval_label(recorded.ladder)}"),
@@ -128,40 +106,11 @@ def _predicted(recorded: Recorded) -> Figure:
     axes.axvline(1, color=GREY, linewidth=0.8, linestyle=":")
     for y, row in enumerate(rows):
         at, offset = (row.gain.ratio, y), (0, 7)
-        axes.annotate(short(row.gain), at, offset, textcoords="offset points", ha="center", color=GREY, fontsize=8)
+        axes.annotate(short(row.gain), at, offset, textcoords="offset points", ha="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [step_label(row.step) for row in rows])
     axes.set_ylim(len(rows) - 0.4, -0.6)
-    styled(axes, f"times as fast as the step before: {ladder_title(recorded.ladder)}")
-    axes.legend(**LEGEND, fontsize=9, loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=2)
-    return figure
-
-
-def memory(recorded: Recorded) -> Drawing | None:
-    """Memory allocated over the traced steps, one panel per step, all on one scale. None without memory events."""
-    curves = {step: analysis.memory[0] for step, analysis in recorded.analyses.items() if analysis.memory}
-    if not curves:
-        return None
-    peaks = ", ".join(f"{step_label(step)} {curve.growth / 1e6:.0f} MB" for step, curve in curves.items())
-    alt = f"A curve for each step: memory allocated over the traced steps. It grew by at most: {peaks}."
-    return partial(_memory, curves), alt
-
-
-def _memory(curves: Mapping[str, Any]) -> Figure:
-    columns = min(3, len(curves))
-    lines = -(-len(curves) // columns)
-    figure = Figure(figsize=(9, 0.6 + 2.2 * lines), layout=ConstrainedLayoutEngine(hspace=0.08))
-    panels = figure.subplots(lines, columns, sharey=True, squeeze=False)
-    for axes in panels.flat[len(curves) :]:
-        axes.set_visible(False)
-    for axes, (step, curve) in zip(panels.flat, curves.items(), strict=False):
-        known = ~np.isnan(curve.allocated)
-        time, allocated = curve.time[known], curve.allocated[known]
-        points = thinned(allocated, POINTS)
-        axes.fill_between((time[points] - curve.time[0]) / 1e3, allocated[points] / 1e6, color=SPEED, linewidth=0)
-        styled(axes, step_label(step))
-    panels.flat[0].set_ylim(0, 1.05 * max(curve.peak_allocated or curve.growth for curve in curves.values()) / 1e6)
-    figure.supxlabel("ms since tracing began", fontsize=9, color=GREY)
-    figure.supylabel("allocated, MB", fontsize=9, color=GREY)
+    axes.set_title(f"times as fast as the step before: {ladder_title(recorded.ladder)}")
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.06), ncols=2)
     return figure
 
 
@@ -199,7 +148,7 @@ def workers(recorded: Recorded) -> Drawing | None:
 
 
 FIGURES: dict[str, Callable[[Recorded], Drawing | None]] = {
-    **{figure.__name__: figure for figure in (ladder, breakdown, memory, idle, predicted, roofline, ablation)},
+    **{figure.__name__: figure for figure in (ladder, breakdown, predicted, roofline, ablation)},
     "sweep": workers,
 }
 
@@ -245,11 +194,12 @@ def _largest(parts: Parts) -> str:
     return "; ".join(bars)
 
 
+@in_style
 def stack(parts: Parts, title: str, colours: Mapping[str, str] | None = None) -> Figure:
     """Stacked bars, one below the other; a value is in its part where there is room."""
     names = list(next(iter(parts.values())))
     colours = colours or dict(zip(names, COLOURS, strict=False))
-    figure = Figure(figsize=(9, 1.4 + 0.36 * len(parts)), layout="constrained")
+    figure = Figure(figsize=(9, 1.4 + 0.36 * len(parts)))
     axes, left = figure.subplots(), np.zeros(len(parts))
     widest = max(sum(values.values()) for values in parts.values())
     for name in (name for name in colours if any(values.get(name, 0) > 0 for values in parts.values())):
@@ -262,8 +212,8 @@ def stack(parts: Parts, title: str, colours: Mapping[str, str] | None = None) ->
         left += widths
     axes.set_yticks(range(len(parts)), list(parts))
     axes.set_ylim(len(parts) - 0.4, -0.6)
-    styled(axes, title)
-    axes.legend(**LEGEND, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.set_title(title)
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 
 
@@ -289,25 +239,27 @@ def _numbers(rows: Sequence[Row]) -> list[str]:
     return [name for name, cell in rows[0].items() if isinstance(cell, int | float) and not isinstance(cell, bool)]
 
 
+@in_style
 def bars(rows: Sequence[Row], column: str = "") -> Figure:
     """A bar for each row, with its interval where it has one; of ratios a line at 1."""
     label, column = _texts(rows), column or _numbers(rows)[0]
     rows = [row for row in rows if row[column] is not None]
-    figure = Figure(figsize=(8, 0.9 + 0.34 * len(rows)), layout="constrained")
+    figure = Figure(figsize=(8, 0.9 + 0.34 * len(rows)))
     axes, values = figure.subplots(), [_middle(row[column]) for row in rows]
     errors = None
     if isinstance(rows[0][column], dict):
         errors = reach((_ends(row[column])[0], _middle(row[column]), _ends(row[column])[1]) for row in rows)
     drawn = axes.barh(range(len(rows)), values, xerr=errors, height=0.62, color=COLOURS[0], ecolor=GREY)
-    axes.bar_label(drawn, fmt="{:,.3g}", padding=4, fontsize=8, color=GREY)
+    axes.bar_label(drawn, fmt="{:,.3g}", padding=4, fontsize=8)
     if errors and "ratio" in rows[0][column]:
         axes.axvline(1, color=BOUND, linewidth=1.5)
     axes.set_yticks(range(len(rows)), [row[label] for row in rows])
     axes.invert_yaxis()
-    styled(axes, column)
+    axes.set_title(column)
     return figure
 
 
+@in_style
 def lines(rows: Sequence[Row], over: str = "") -> Figure:
     """Lines over a column, by default the first of numbers: with a band for each interval, a panel for each column of
     intervals, a line for each text; or, where a table has none of these, a line for each column of numbers."""
@@ -320,7 +272,7 @@ def lines(rows: Sequence[Row], over: str = "") -> Figure:
         ]
     across = len(columns) if len(columns) <= 3 else 2
     down = -(-len(columns) // across)
-    figure = Figure(figsize=(max(6, 4 * across), 3.4 * down), layout="constrained")
+    figure = Figure(figsize=(max(6, 4 * across), 3.4 * down))
     for axes, column in zip(figure.subplots(down, across, squeeze=False).flat, columns, strict=False):
         for colour, name in zip(COLOURS, dict.fromkeys(row[label] for row in rows), strict=False):
             own = [row for row in rows if row[label] == name and row[column] is not None]
@@ -329,21 +281,22 @@ def lines(rows: Sequence[Row], over: str = "") -> Figure:
             if column:
                 low, high = zip(*(_ends(row[column]) for row in own), strict=True)
                 axes.fill_between(x, low, high, color=colour, alpha=0.12, linewidth=0)
-        styled(axes, column)
-        axes.set_xlabel(over, color=GREY)
+        axes.set_title(column)
+        axes.set_xlabel(over)
         if (column or over).endswith("%") or not column:
             axes.set_ylim(0, 100)
-    figure.axes[0].legend(**LEGEND, fontsize=8)
+    figure.axes[0].legend(fontsize=8)
     return figure
 
 
+@in_style
 def errors(rows: Sequence[Row], over: str) -> Figure:
     """A thin line for each text, of its accuracy over a column; at its end the number that its name begins with.
 
     In equal steps of the error's logarithm, since all are near 100 % at the end.
     """
     label, column = _texts(rows), next(name for name in rows[0] if name.endswith("%"))
-    figure = Figure(figsize=(8, 4.4), layout="constrained")
+    figure = Figure(figsize=(8, 4.4))
     axes, least = figure.subplots(), 0.05  # % that has a place
     for number, name in enumerate(dict.fromkeys(row[label] for row in rows)):
         own, colour = [row for row in rows if row[label] == name], COLOURS[number % len(COLOURS)]
@@ -351,23 +304,24 @@ def errors(rows: Sequence[Row], over: str) -> Figure:
         axes.plot(x, y, color=colour, linewidth=1, alpha=0.5)
         axes.plot(x[-1:], y[-1:], "o", color=colour, markersize=4)
         words = name.partition("_")[0] + "".join(name.partition(",")[1:])  # "00_naive, …" is another one
-        axes.annotate(words, (x[-1], y[-1]), (4, -3), textcoords="offset points", fontsize=8, color=GREY)
+        axes.annotate(words, (x[-1], y[-1]), (4, -3), textcoords="offset points", fontsize=8)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_yticks([10, 5, 2, 1, 0.5, 0.2, 0.1])
     axes.set_ylim(10, 0.8 * max(least, 100 - max(row[column] for row in rows)))
     axes.yaxis.set_major_formatter(lambda error, _: f"{100 - error:.4g}")
     axes.yaxis.set_minor_formatter(lambda error, _: "")
-    axes.set_xlabel(over, color=GREY)
-    styled(axes, column)
+    axes.set_xlabel(over)
+    axes.set_title(column)
     return figure
 
 
+@in_style
 def scatter(rows: Sequence[Row], column: str) -> Figure:
     """A row for each text, a dot for each of its values on a logarithmic axis; those without one are counted."""
     label = _texts(rows)
     names = list(dict.fromkeys(row[label] for row in rows))[::-1]
-    figure = Figure(figsize=(8, 0.6 + 0.28 * len(names)), layout="constrained")
+    figure = Figure(figsize=(8, 0.6 + 0.28 * len(names)))
     axes, edge = figure.subplots(), 2 * max((row[column] for row in rows if row[column]), default=1.0)
     for y, name in enumerate(names):
         values = [row[column] for row in rows if row[label] == name]
@@ -376,10 +330,10 @@ def scatter(rows: Sequence[Row], column: str) -> Figure:
         if failed := len(values) - len(reached):
             text = f"{failed} of {len(values)} failed"
             axes.plot([edge], [y], "x", color=COLOURS[3])
-            axes.annotate(text, (edge, y), (6, 0), textcoords="offset points", va="center", fontsize=8, color=GREY)
+            axes.annotate(text, (edge, y), (6, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_xscale("log")
     axes.set_yticks(range(len(names)), names)
-    styled(axes, f"{column}, every one")
+    axes.set_title(f"{column}, every one")
     return figure
 
 
@@ -397,9 +351,10 @@ def _parts(rows: Sequence[Row]) -> Parts:
     return {row[_texts(rows)]: {name: row[name] for name in _numbers(rows)} for row in rows}
 
 
+@in_style
 def areas(panels: Mapping[str, Sequence[Row]], unit: str) -> Figure:
     """A panel for each table, on one scale: over its first column of numbers, the others in steps above each other."""
-    figure = Figure(figsize=(8, 0.4 + 2.4 * len(panels)), layout="constrained")
+    figure = Figure(figsize=(8, 0.4 + 2.4 * len(panels)))
     drawn = figure.subplots(len(panels), 1, squeeze=False, sharey=True)[:, 0]
     over, *kinds = _numbers(next(iter(panels.values())))
     for axes, (name, rows) in zip(drawn, panels.items(), strict=True):
@@ -407,12 +362,12 @@ def areas(panels: Mapping[str, Sequence[Row]], unit: str) -> Figure:
         x.append(2 * x[-1] - x[-2])  # where the last step ends
         values = [[row[kind] for row in (*rows, rows[-1])] for kind in kinds]
         axes.stackplot(x, values, labels=kinds, colors=COLOURS, linewidth=0, step="post")
-        styled(axes, f"{name.replace('_', ' ')}, at most {_most(rows):,.0f} {unit}")
-        axes.set_ylabel(unit, color=GREY)
+        axes.set_title(f"{name.replace('_', ' ')}, at most {_most(rows):,.0f} {unit}")
+        axes.set_ylabel(unit)
         axes.set_xlim(x[0], x[-1])
-    drawn[-1].set_xlabel(over, color=GREY)
+    drawn[-1].set_xlabel(over)
     if len(kinds) > 1:
-        drawn[0].legend(**LEGEND, fontsize=8, ncols=3, loc="upper right")
+        drawn[0].legend(fontsize=8, ncols=3, loc="upper right")
     return figure
 
 

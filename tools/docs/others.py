@@ -15,11 +15,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tools.docs.recorded import RECORDS
-from tools.docs.strips import STEPPING, TO_GPU, Cut, Stretch, stretch
+from tools.docs.strips import TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
-from walkthrough.compare.predictions import Prediction, cells
+from walkthrough.compare import predictions
+from walkthrough.compare.predictions import Prediction
 from walkthrough.compare.statistics import Ratio, of_windows
 from walkthrough.compare.table import escaped, markdown_table
 from walkthrough.explain.text import sentence, text, verdict
@@ -40,7 +41,7 @@ class Shown(Struct, frozen=True):
     cut: Cut = Cut()
 
 
-_COPY, _STEPPING = Cut(around=TO_GPU), Cut(around=STEPPING, before_ms=2, after_ms=28, launches=True)
+_COPY = Cut(around=TO_GPU)
 STRETCHES = {  # {name in the pages: what it is}; after a change here, compute anew
     "v100_0_workers": Shown("resnet50_v100_0_workers", "0 workers, one step"),
     "v100_4_workers": Shown("resnet50_v100_4_workers", "4 workers, one step"),
@@ -194,33 +195,19 @@ def _traced(traced: Traced, analysis: Analysis) -> Traced:
     return replace(traced, steps_us=lengths, outlying=[step.name for step in analysis.outliers])
 
 
-def section(others: Others) -> list[str]:
-    """The lines of a page about the pairs; none for no pair."""
-    if not others.pairs:
-        return []
+def pairs_table(others: Others) -> str:
+    """What was predicted of each pair, and measured, in Markdown."""
     rows = []
-    for pair in others.pairs:
+    predicted = predictions.table([pair.prediction for pair in others.pairs], replayed=True)
+    for pair, cells in zip(others.pairs, predicted.texts(), strict=True):
         links = f"[before]({pair.before.address}), [after]({pair.after.address})"
         every = gain(pair.before.steps_us.values(), pair.after.steps_us.values())
         steps = list(pair.before.steps_us)
         what = escaped(f"{pair.what}, steps {steps[0]} to {steps[-1]}, {pair.gpu or 'a GPU that is not named'}")
-        rows.append(
-            [f"{what}: {links}", *cells(pair.prediction, True), f"{every.ratio:.2f}x", escaped(pair.prediction.why)]
-        )
+        rows.append([f"{what}: {links}", *cells, f"{every.ratio:.2f}x", escaped(pair.prediction.why)])
     headers = ["traces", "step", ">predicted, about", ">at most", ">measured", "outcome", ">of all steps", "why"]
-    return [
-        "## Pairs measured by others",
-        "",
-        "Traces that others recorded before and after one change. They are not kept here; the links lead to them.",
-        "*Measured* is the median step of the first over that of the second, without outlying steps, and its 95 %",
-        "interval over these few steps. Each is one run, under the profiler: the interval says nothing of how runs",
-        "vary. *Of all steps*: with the outlying ones.",
-        "",
-        markdown_table(headers, rows),
-        "",
-        f"Computed on {others.computed[:10]} at commit {others.git}, by `python -m tools.docs.others FOLDER`.",
-        "",
-    ]
+    computed = f"Computed on {others.computed[:10]} at commit {others.git}, by `python -m tools.docs.others FOLDER`."
+    return f"{markdown_table(headers, rows)}\n\n{computed}"
 
 
 @one_line_errors()

@@ -17,12 +17,13 @@ from studies.study import title
 from studies.sweep import Sweep
 from tools.docs import gpu_memory, others, strips
 from tools.docs.recorded import Course
+from walkthrough.compare import predictions
 from walkthrough.compare.figures import ladder_title
 from walkthrough.compare.ladder import PUBLISHED, intervals, page_table, summary
 from walkthrough.compare.table import Table, code, escaped, markdown_table
 from walkthrough.records import samples
 from walkthrough.results.errors import InputError
-from walkthrough.terminal import size_text
+from walkthrough.terminal import counted, size_text
 
 
 def _ladders(course: Course) -> str:
@@ -34,6 +35,25 @@ def _ladders(course: Course) -> str:
             page_table(recorded.ladder, recorded.limit),
             f"**{escaped(summary(recorded.ladder))}** {intervals(recorded.ladder)}",
             f"[The record]({course.to_logs}/{recorded.folder.name}/README.md).",
+        ]
+    return "\n\n".join(parts)
+
+
+def _predicted(course: Course) -> str:
+    """What each step was predicted to gain, and gained: a table for each record."""
+    parts = []
+    if not any(recorded.device_type == "cuda" for recorded in course.records):
+        parts += [
+            "No ladder from a GPU has been recorded yet. Steps that have no effect on a CPU are left out; see\n"
+            "[Without a GPU](index.md#without-a-gpu)."
+        ]
+    for recorded in sorted(course.records, key=lambda recorded: recorded.folder):
+        base, rounds = recorded.ladder.baseline, recorded.run_count
+        machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
+        parts += [
+            f"## {escaped(base.model)}, {base.size_label}, on {escaped(base.device)}",
+            f"{machine}, {recorded.windows} timed windows per step, of {counted(rounds, 'round', 'rounds')}.",
+            predictions.table(recorded.predictions, on_page=True).markdown(),
         ]
     return "\n\n".join(parts)
 
@@ -130,14 +150,20 @@ def _kernels(course: Course, *names: str) -> str:
 COMMANDS = {"limit": "limit", "input": "limit --input", "ablation": "ablate", "overhead": "overhead", "sweep": "sweep"}
 
 
-def stored(course: Course, name: str, of: str) -> str:
-    """A table of a study, and what follows from it; with its first table what it was measured with, and its notes."""
+def stored(course: Course, name: str, of: str, part: str = "") -> str:
+    """A table of a study and what follows from it; with its first table what it was measured with, and its notes.
+
+    part: "table" or "text" for one of the two. Raises InputError for an unknown table.
+    """
     result = course.shown.study(name)
     if result is None:
         return _not_recorded(course, name)
     if of not in getattr(result, "tables", {}):
         raise InputError(f"there is no table {of} of {name}")
-    parts = [Table(of, result.tables[of], result.conclusions.get(of, ())).markdown()]
+    sentences = result.conclusions.get(of, ())
+    if part == "text":
+        return "\n\n".join(map(escaped, sentences))
+    parts = [Table(of, result.tables[of], () if part == "table" else sentences).markdown()]
     if of == next(iter(result.tables)):
         parts = [f"{escaped(title(result))}.", *parts, *_notes(result.notes)]
     return "\n\n".join([*parts, course.measured_again])
@@ -230,6 +256,8 @@ STUDIES: dict[tuple[str, str], Callable[[Any], list[str]]] = {
 }
 TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("ladder", "all"): _ladders,
+    ("predicted", "ladders"): _predicted,
+    ("predicted", "others"): lambda course: others.pairs_table(others.read_pairs()),
     ("ladder", "transfers"): _transfers,
     ("ladder", "first-steps"): _first_steps,
     ("published", "ladder"): _original,

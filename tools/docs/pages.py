@@ -10,10 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from tools.docs import others
 from tools.docs.blocks import BLOCKS
 from tools.docs.recorded import RECORDS, Course, records
-from walkthrough.compare import predictions
 from walkthrough.compare.figures import svg_text
 from walkthrough.records import record
 from walkthrough.results import result
@@ -56,9 +54,6 @@ def contents(docs: Path = DOCS, root: Path = RECORDS) -> tuple[dict[Path, str], 
     pages = [(path, course) for path in sorted(docs.glob("*.md"))] + [(docs.parent / "README.md", of_readme)]
     pages += [(path, of_lab) for path in sorted(docs.glob("labs/*.md"))]
     files = {path: filled(path.read_text(encoding="utf-8"), shown, path.name) for path, shown in pages}
-    by_folder = sorted(course.records, key=lambda recorded: recorded.folder)
-    ladders = [(recorded.ladder, recorded.predictions) for recorded in by_folder]
-    files[docs / "predicted.md"] = predictions.markdown(ladders, others.section(others.read_pairs(root))) + "\n"
     files |= {one.folder / record.PAGE: record.page(one.folder) for one in course.records}
     return files, course
 

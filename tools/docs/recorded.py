@@ -34,7 +34,7 @@ class Recorded:
     """One ladder with its traces and studies. folder: of its runs."""
 
     folder: Path
-    ladder: rounds.Ladder
+    ladder: rounds.Comparison
     _studies: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -173,10 +173,7 @@ def records(root: Path = RECORDS) -> list[Recorded]:
 def read(folder: str | Path) -> Recorded:
     """The `Recorded` in a folder: a record, or runs made here. Raises InputError for none, and for broken ones."""
     folder = Path(folder)
-    results, problems = result.read_results(folder)
-    if problems or not results:
-        raise InputError(problems[0] if problems else f"{folder} holds no results")
-    return Recorded(folder, rounds.ladders(results, rounds.recorded_rounds(folder, results))[0])
+    return Recorded(folder, rounds.whole_comparison(folder))
 
 
 def _rank(recorded: Recorded) -> tuple[bool, bool, int, str]:

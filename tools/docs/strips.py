@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from walkthrough.advice.catalogue import COSTS
 from walkthrough.advice.gains import Gains
-from walkthrough.compare.figures import GREY, ink_on
+from walkthrough.compare.figures import GREY, in_style, ink_on
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.intervals import Cover, shares
 from walkthrough.trace.kernel_names import (
@@ -87,7 +87,7 @@ class Stretch(Struct, frozen=True):
     """What is drawn, in bins. gpu: its name, "" for none. step: its name. change: see `Cut`.
 
     us: the length of the stretch, step_us: of the steps in it. lanes: {lane: {group: per cent of each bin}}; groups of
-    a lane are disjoint. us_of: µs in the stretch by group.
+    a lane are disjoint. us_of: µs in the stretch by group. launches: so many calls begin in it, with that lane.
     """
 
     gpu: str
@@ -97,6 +97,7 @@ class Stretch(Struct, frozen=True):
     lanes: dict[str, dict[str, list[int]]]
     us_of: dict[str, float]
     change: str = ""
+    launches: int = 0
 
     @property
     def busy(self) -> float:
@@ -130,6 +131,7 @@ def stretch(analysis: Analysis, cut: Cut = Cut()) -> Stretch:  # noqa: B008 (fro
         inside = (cover.start >= begin) & (cover.start < begin + length)
         at = int(np.argmax(np.where(inside, cover.end - cover.start, -1)))
         first, us = float(cover.start[at]) - cut.before_ms * 1e3, (cut.before_ms + cut.after_ms) * 1e3
+    calls = trace.runtime.start[trace.calls.launches]
     return Stretch(
         gpu=(analysis.gpus[0].name or "a GPU") if analysis.gpus else "",
         step=steps.names[index],
@@ -143,6 +145,7 @@ def stretch(analysis: Analysis, cut: Cut = Cut()) -> Stretch:  # noqa: B008 (fro
             if part
         },
         change=cut.change,
+        launches=int(((calls >= first) & (calls < first + us)).sum()) if LAUNCHES in covers else 0,
     )
 
 
@@ -216,10 +219,12 @@ def ms(us: float) -> str:
 
 
 def facts(shown: Stretch) -> str:
-    """A stretch in words: its length, how busy the GPU is, and what its longest waits are."""
+    """A stretch in words: its length, how busy the GPU is, and how many launches it has."""
     parts = [ms(shown.us)]
     if shown.lanes.get(KERNELS):
         parts.append(f"kernels run {shown.busy:.0%} of it")
+    if shown.launches:
+        parts.append(f"{shown.launches:,} launches")
     return ", ".join(parts)
 
 
@@ -239,25 +244,26 @@ def before_after(before: tuple[Stretch, str], after: tuple[Stretch, str], says: 
     return _figure([before, after], [part for line in says for part in wrap(line, 96, subsequent_indent="   ")])
 
 
+@in_style
 def _figure(strips: Sequence[tuple[Stretch, str]], says: Sequence[str] = ()) -> Figure:
     lanes = [lane for lane in (CPU, LAUNCHES, COPIES, KERNELS) if any(shown.lanes.get(lane) for shown, _ in strips)]
     heights = [1.0 + 0.36 * len(lanes)] * len(strips)
     if says:
         heights.insert(1, 0.12 + 0.2 * len(says))
-    figure = Figure(figsize=(9, 0.75 + sum(heights)), layout="constrained")
+    figure = Figure(figsize=(9, 0.75 + sum(heights)))
     panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
     if says:
         text = panels.pop(1)
         text.axis("off")
         words = "\n".join(line.replace("  ", "\u00a0 ") for line in says)  # an SVG's text has no two spaces in turn
-        text.text(0, 1, words, va="top", family="monospace", fontsize=9, color=GREY, parse_math=False, in_layout=False)
+        text.text(0, 1, words, va="top", family="monospace", fontsize=9, parse_math=False, in_layout=False)
     width = max(shown.us for shown, _ in strips) / 1e3
     for axes, (shown, title) in zip(panels, strips, strict=True):
         _draw(axes, shown, title, lanes, width)
-    panels[-1].set_xlabel("ms", color=GREY, fontsize=9, labelpad=1)
+    panels[-1].set_xlabel("ms", labelpad=1)
     used = {group for shown, _ in strips for groups in shown.lanes.values() for group in groups}
     patches = [Patch(color=colour, label=group) for group, colour in COLOURS.items() if group in used]
-    figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False, labelcolor=GREY, fontsize=8.5)
+    figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=8.5)
     return figure
 
 
@@ -281,27 +287,26 @@ def _draw(axes: Axes, shown: Stretch, title: str, lanes: Sequence[str], width: f
     begin, end = longest(shown, COPIES, TO_GPU)
     behind = slice(int(end / edges[-1] * BINS) + 1, int((end + 0.2 * width) / edges[-1] * BINS))
     if end > begin and not any(sum(percents[behind]) for percents in shown.lanes[COPIES].values()):
-        at = (end + 0.01 * width, bottoms[COPIES] + THICK / 2)
-        axes.text(*at, f"{ms((end - begin) * 1e3)} to the GPU", va="center", **_SMALL)
+        x, align = (begin - 0.01 * width, "right") if end > 0.8 * width else (end + 0.01 * width, "left")
+        words = f"{ms((end - begin) * 1e3)} to the GPU"
+        axes.text(x, bottoms[COPIES] + THICK / 2, words, ha=align, va="center", **_SMALL)
     for lane, group, words, y, side in (
         (CPU, LOADING, "the loop waits for its next batch", len(lanes) - 0.1, 1),
         (CPU, WAITING, "the CPU waits for a copy or the GPU", len(lanes) - 0.1, 1),
         (KERNELS, "", "no kernel runs", -0.28, -1),
     ):
-        begin, end = longest(shown, lane, group) if lane in shown.lanes else (0, 0)
+        begin, end = longest(shown, lane, group) if shown.lanes.get(lane) else (0, 0)
         if end - begin > WORTH * shown.us / 1e3:
             _call_out(axes, begin, end, f"{ms((end - begin) * 1e3)}: {words}", y, side, width)
     axes.set_xlim(-0.002 * width, width * 1.01)
     axes.set_ylim(-0.95, len(lanes) + 0.6)
     axes.set_yticks([bottom + THICK / 2 for bottom in bottoms.values()], list(bottoms))
-    axes.set_title(f"{title}: {facts(shown)}", fontsize=10, color=GREY, loc="left")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(GREY)
-    axes.tick_params(colors=GREY, length=0, axis="y")
-    axes.tick_params(colors=GREY, axis="x")
+    axes.set_title(f"{title}: {facts(shown)}", loc="left")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(length=0, axis="y")
 
 
-_SMALL = {"color": GREY, "fontsize": 9}
+_SMALL = {"fontsize": 9}
 
 
 def _call_out(axes: Axes, begin: float, end: float, words: str, y: float, side: int, width: float) -> None:

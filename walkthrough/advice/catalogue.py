@@ -5,14 +5,18 @@ Adding a cost is one entry here, its rule and a test. Titles are for people; all
 
 from collections.abc import Callable
 
+import numpy as np
 from msgspec import Struct
 
 from walkthrough.advice import input_costs, kernel_costs, launch_costs, wait_costs
 from walkthrough.advice.evidence import Evidence
-from walkthrough.advice.replay import Change
+from walkthrough.advice.replay import Change, without
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.intervals import Cover
+from walkthrough.trace.kernel_names import LAYOUT
 from walkthrough.trace.kernels import unit_name
+from walkthrough.trace.memory import direction
+from walkthrough.trace.operators import between_operators
 
 Rule = Callable[[Analysis], Evidence | None] | Evidence
 
@@ -193,7 +197,7 @@ COSTS = (
         title_on_cpu="Load images as uint8",
         unless=input_costs.copied_as_uint8,
         unless_on_cpu=input_costs.converted_in_batches,
-        change=input_costs.quarter_of_the_bytes,
+        change=lambda a: Change(copies=np.where(direction(a.trace, "h2d"), 0.25, 1.0)),
         idle=("copy",),
     ),
     Cost(
@@ -249,7 +253,7 @@ COSTS = (
         on_gpu=input_costs.pinned_memory,
         on_cpu=_NOTHING_COPIED,
         unless=input_costs.pinned_already,
-        change=input_costs.pinned,
+        change=lambda a: Change(returns=input_costs.calls_of_copies(a, input_costs.pageable_to_gpu(a))),
         finding="blocking_copies",
         idle=("copy",),
     ),
@@ -291,7 +295,7 @@ COSTS = (
         step="09_channels_last",
         on_gpu=kernel_costs.channels_last,
         on_cpu=Evidence("which layout suits a CPU's convolutions, no trace shows"),
-        change=lambda a: kernel_costs.without(kernel_costs.converts_layout(a)),
+        change=lambda a: without(a.named(LAYOUT)),
         error=OTHER_KERNELS,
         finding="layout_conversions",
         shortens_gpu_work=True,
@@ -314,7 +318,7 @@ COSTS = (
         on_gpu=launch_costs.fused_optimizer,
         on_cpu=launch_costs.fused_optimizer_on_cpu,
         unless=launch_costs.fused_already,
-        change=launch_costs.one_launch_for_the_optimizer,
+        change=lambda a: launch_costs.one_launch(a, a.phases.optimizer, launch_costs.optimizer_kernels(a)),
         error=ON_CPU,
         finding="unfused_optimizer",
         idle=("launch",),
@@ -334,7 +338,7 @@ COSTS = (
         on_gpu=launch_costs.compile_model,
         on_cpu=launch_costs.compile_model_on_cpu,
         unless=launch_costs.nothing_to_compile,
-        unless_on_cpu=launch_costs.compiled_already,
+        unless_on_cpu=lambda a: "compiled code runs already" * a.workload.compiled,
         change=launch_costs.compiled_model,
         error=OTHER_KERNELS,
         finding="fusable_elementwise",
@@ -348,7 +352,7 @@ COSTS = (
         on_gpu=launch_costs.compile_loss,
         on_cpu=launch_costs.compile_loss_on_cpu,
         unless=launch_costs.without_a_loss,
-        change=launch_costs.one_launch_for_the_loss,
+        change=lambda a: launch_costs.one_launch(a, a.phases.preparing | a.phases.loss, launch_costs.loss_kernels(a)),
         error=OTHER_KERNELS,
         idle=("launch",),
     ),
@@ -359,7 +363,7 @@ COSTS = (
         on_gpu=launch_costs.cuda_graphs,
         on_cpu=_NOTHING_LAUNCHED,
         unless=launch_costs.nothing_to_capture,
-        change=launch_costs.without_launches,
+        change=lambda a: Change(cpu=[(launch_costs.model_code(a), 0.0)]),
         error=ON_CPU,
         finding="many_small_launches",
         idle=("launch",),
@@ -408,7 +412,9 @@ COSTS = (
         title="Reduce Python overhead",
         on_gpu=wait_costs.host_python,
         on_cpu=wait_costs.host_python_on_cpu,
-        change=wait_costs.without_python,
+        change=lambda a: Change(
+            cpu=[(between_operators(a.trace, a.whole.steps.cpu_start, a.whole.steps.cpu_end), 0.0)]
+        ),
         error=ON_CPU,
         finding="host_python",
         idle=("other",),
@@ -427,7 +433,7 @@ COSTS = (
         id="fused_attention",
         title="Fuse attention (scaled_dot_product_attention)",
         on_gpu=kernel_costs.fused_attention,
-        change=lambda a: kernel_costs.without(kernel_costs.attention(a)[1]),
+        change=lambda a: without(kernel_costs.attention(a)[1]),
         error=OTHER_KERNELS,
         finding="unfused_attention",
         shortens_gpu_work=True,

@@ -28,7 +28,9 @@ def change(before: Report, after: Report) -> dict[str, Any]:
     """
     old, new = before["typical"]["breakdown_us"], after["typical"]["breakdown_us"]
     moved = [{"name": role, "before_us": us, "after_us": new[role]} for role, us in old.items()]
-    partial = before["partial"] or after["partial"]
+    caution, speed = _caution(before, after), _speed(before, after)
+    if before["partial"] or after["partial"]:
+        caution, speed = "a part of a file is missing: what is left cannot be compared", ""
     units = sorted({report["matrix_units"] for report in (before, after) if report["gpus"]}, reverse=True)
     rows = [_figures(report, " / ".join(units)) for report in (before, after)]
     return {
@@ -38,10 +40,8 @@ def change(before: Report, after: Report) -> dict[str, Any]:
             for (name, unit, was), (_, _, now) in zip(*rows, strict=True)
             if was is not None or now is not None
         ],
-        "speed": "" if partial else _speed(before, after),
-        "caution": "a part of a file is missing: what is left cannot be compared"
-        if partial
-        else _caution(before, after),
+        "speed": speed,
+        "caution": caution,
     }
 
 
@@ -166,17 +166,10 @@ def stragglers(ranks: Sequence[Rank]) -> list[Rank]:
     if len(communicating) < 2:
         return []
     least = min(communicating, key=lambda rank: rank["collectives_us"])
-    last = [
-        rank
-        for rank in communicating
-        if all(rank[us] <= _near(least[us], [other[us] for other in communicating]) for us in COLLECTIVE_TIMES)
-    ]
+    medians = {us: float(np.median([rank[us] for rank in communicating])) for us in COLLECTIVE_TIMES}
+    most = {us: least[us] + NEAR * (medians[us] - least[us]) for us in COLLECTIVE_TIMES}
+    last = [rank for rank in communicating if all(rank[us] <= most[us] for us in COLLECTIVE_TIMES)]
     return last if last and waiting_us(ranks, last) >= WAITING * least["step_us"] else []
-
-
-def _near(least: float, times: Sequence[float]) -> float:
-    """How long is as good as the least of some times: a quarter of the way to the median."""
-    return least + NEAR * (float(np.median(times)) - least)
 
 
 def waiting_us(ranks: Iterable[Rank], stragglers: Sequence[Rank]) -> float:
@@ -191,9 +184,13 @@ def advice(ranks: Sequence[Rank]) -> str:
     if last:
         waiting = waiting_us(ranks, last)
         share = waiting / max(last[0]["step_us"], 1e-9)
-        longer = _longer_role(last[0], [rank for rank in ranks if rank not in last])
-        whom = named([rank["rank"] for rank in last])
-        which = f", which {'has' if len(last) == 1 else 'have'} {longer}" if longer else ""
+        others, whom = [_work_us(rank) for rank in ranks if rank not in last], named([rank["rank"] for rank in last])
+        excess = {
+            role: us - sum(other[role] for other in others) / len(others) for role, us in _work_us(last[0]).items()
+        }
+        role = max(excess, key=lambda name: excess[name])  # that takes longest beyond what it takes on the others
+        which = f', which {"has" if len(last) == 1 else "have"} {time_text(excess[role])} more of "{role}"'
+        which *= excess[role] > 0
         sentences.append(f"the others wait {time_text(waiting)} of a step ({share:.0%}) for {whom}{which}")
     plain = min(ranks, key=lambda rank: rank["exposed_us"])
     share = plain["exposed_us"] / max(plain["step_us"], 1e-9)
@@ -201,14 +198,6 @@ def advice(ranks: Sequence[Rank]) -> str:
         exposed = f"on every rank collectives run at least {time_text(plain['exposed_us'])} of a step ({share:.0%})"
         sentences.append(f"{exposed} with nothing else running: {plain['ways']}")
     return "; ".join(sentences)
-
-
-def _longer_role(rank: Rank, others: Sequence[Rank]) -> str:
-    """The role that takes longest beyond what it takes on the other ranks, in words; "" if none does."""
-    work, other_work = _work_us(rank), [_work_us(other) for other in others]
-    excess = {role: us - sum(other[role] for other in other_work) / len(others) for role, us in work.items()}
-    role = max(excess, key=lambda name: excess[name])
-    return f'{time_text(excess[role])} more of "{role}"' if excess[role] > 0 else ""
 
 
 def _work_us(rank: Rank) -> dict[str, float]:

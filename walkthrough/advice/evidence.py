@@ -3,9 +3,7 @@
 Rules take the `Analysis` of the typical steps (`Analysis.typical`); `analysis.whole` is that of all steps.
 """
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 from msgspec import Struct
 
@@ -13,7 +11,6 @@ from walkthrough.terminal import rounded_time
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.intervals import Cover
 
-T = TypeVar("T")
 WORTHWHILE = 0.02  # of the step: less is not worth a change
 
 
@@ -45,19 +42,6 @@ def bounded(why: str, share: float, stays: float = 0.0, **more: Any) -> Evidence
     share = min(max(share, 0.0), 1.0)
     rest = 1 - share * (1 - stays)
     return Evidence(why, share, 1 / rest if rest > 1e-9 else None, **more)
-
-
-def once(compute: Callable[[Analysis], T]) -> Callable[[Analysis], T]:
-    """A decorator: the result is kept with the analysis, for the other rules and estimates that ask for it."""
-
-    @wraps(compute)
-    def computed(a: Analysis) -> T:
-        key = f"{compute.__module__}.{compute.__qualname__}"
-        if key not in vars(a):
-            vars(a)[key] = compute(a)
-        return vars(a)[key]
-
-    return computed
 
 
 def per_step(a: Analysis) -> str:

@@ -25,7 +25,6 @@ from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.outliers import is_outlier
-from walkthrough.trace.steps import is_loading
 
 ALIKE = 1.05  # times faster: no replay tells gains apart that are closer
 MOST_COMBINED = 3
@@ -74,15 +73,13 @@ class Advised(Struct, frozen=True):
 def advise(analysis: Analysis) -> Advised:
     """What to do about an analysed trace."""
     a = analysis.typical
-    shown = evidence(a)
-    costs, found, together = costs_of(a, shown), list[Finding](), list[Combination]()
-    if a.on_gpu and not a.trace.partial and not a.workload.unusable:
-        gains = Gains(a)
-        costs = [_of_all_steps(a, gains.estimated(item)) for item in costs]
+    shown, gains, found, together = evidence(a), Gains(a), list[Finding](), list[Combination]()
+    replayed = a.on_gpu and not a.trace.partial and not a.workload.unusable
+    costs = [_of_all_steps(a, gains.estimated(item) if replayed else item) for item in costs_of(a, shown)]
+    if replayed:
         found = findings(a, shown, costs)
         worth, together = gains.worth_following(ranked(costs))
     else:
-        costs = [_of_all_steps(a, item) for item in costs]
         worth = [item for item in ranked(costs) if _is_noticeable(item)]
     if stalled(a):
         worth = despite_a_stall(worth)
@@ -123,16 +120,16 @@ def costs_of(a: Analysis, shown: Mapping[str, Evidence]) -> list[Advice]:
     return [
         Advice(
             cost.step,
-            cost.title_for(a, shown[cost.id]),
-            shown[cost.id].why,
-            shown[cost.id].share,
-            shown[cost.id].gain,
+            cost.title_for(a, found),
+            found.why,
+            found.share,
+            found.gain,
             id=cost.id,
-            do=shown[cost.id].do,
+            do=found.do,
             error=cost.error_for(a),
         )
         for cost in COSTS
-        if cost.title and cost.id in shown
+        if cost.title and (found := shown.get(cost.id))
     ]
 
 
@@ -242,7 +239,9 @@ class Gains:
         instead = ""
         if len(same) > 1 and self._together(same) < (same[0].estimated_gain or 1.0) * OTHER:
             advice = [item for item in advice if item is not same[1]]
-            instead = _instead(*same)
+            gain, other = (item.estimated_gain or item.predicted_gain or 1.0 for item in same[:2])
+            if other - 1 >= (gain - 1) / 2 > 0:  # much of what the first one gains
+                instead = f"; {same[1].title} instead: {gain_text(same[1])}"
         combined = self._combined(advice)
         together = {id for combination in combined for id in combination.ids}
         kept = [item for item in advice if _is_noticeable(item) or item.id in together]
@@ -284,7 +283,8 @@ class Gains:
         left = [item for item in left if item.estimated_gain is not None]
         combinations = []
         while len(taken) < MOST_COMBINED:
-            left = [item for item in left if not any(_alternative(item.cost, other.cost) for other in taken)]
+            if any("dataloader" in item.cost.idle for item in taken):  # of ways to wait less, nobody needs two
+                left = [item for item in left if "dataloader" not in item.cost.idle]
             if not left:
                 break
             gains = [self._together([*taken, item]) for item in left[:CANDIDATES]]
@@ -304,21 +304,10 @@ class Gains:
         return self.gain(reduce(or_, (self.change(item.cost) for item in advice)))
 
 
-def _alternative(one: Cost, other: Cost) -> bool:
-    """Whether two costs are ways to treat the same wait for batches, of which nobody needs both."""
-    return "dataloader" in one.idle and "dataloader" in other.idle
-
-
 def _is_noticeable(advice: Advice) -> bool:
     """Whether its gain is one, or is unknown."""
     gain = advice.estimated_gain or advice.predicted_gain
     return gain is None or gain >= NOTICEABLE
-
-
-def _instead(first: Advice, second: Advice) -> str:
-    """What the second one of two gains, where that is much of what the first one does; else ""."""
-    gain, other = (item.estimated_gain or item.predicted_gain or 1.0 for item in (first, second))
-    return f"; {second.title} instead: {gain_text(second)}" if other - 1 >= (gain - 1) / 2 > 0 else ""
 
 
 def longest_gap(analysis: Analysis, advice: Advice) -> Gap | None:
@@ -331,8 +320,8 @@ def longest_gap(analysis: Analysis, advice: Advice) -> Gap | None:
     if cost.where:
         return _longest(cost.where(a))
     if not a.on_gpu:
-        loading = a.trace.operators.cover(a.trace.named(a.trace.operators, is_loading))
-        return _longest(loading & Cover(a.steps.cpu_start, a.steps.cpu_end)) if "dataloader" in cost.idle else None
+        loading = a.phases.loading & Cover(a.steps.cpu_start, a.steps.cpu_end)
+        return _longest(loading) if "dataloader" in cost.idle else None
     best, longest = None, 0.0
     for gpu in a.idle if cost.idle else ():
         treated = gpu.by_gap[[CAUSES.index(cause) for cause in cost.idle]].sum(axis=0)

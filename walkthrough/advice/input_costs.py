@@ -8,13 +8,14 @@ that it removes from the step: such a cost has no bound.
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time
 from walkthrough.advice.replay import Change
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
+from walkthrough.trace.columns import once
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernels import mean_of_known
-from walkthrough.trace.memory import direction
+from walkthrough.trace.memory import direction, from_pageable
 from walkthrough.trace.operators import innermost_functions, stepping_thread
 from walkthrough.trace.reader import Recording
 from walkthrough.trace.steps import of_steps
@@ -22,15 +23,11 @@ from walkthrough.trace.steps import of_steps
 SAVED_BY_UINT8 = 0.75  # of an image's bytes, copied as uint8 instead of float32
 SMALLEST_IMAGE = 10_000  # bytes per step: one image of 32 x 32 px is 12 kB in float32, and fewer bytes are no batch
 _NO_IMAGES = "no operator of this trace works on images"
-_NO_LOADER = "no DataLoader in this trace"
-_CORES = "Workers need cores, which the training uses too"
 # Of its time: a worker that computes for less waits, for a disk or the network, and needs no core of its own; unless it
 # waits for one, as the training thread then does, too.
 WAITS, CONTENDED = 0.5, 0.1
 ASLEEP = 0.5  # of the time that the loop waits for a batch: else the training thread is at work then, and takes it over
-STARVED = (
-    0.4  # of the steps' time: a training thread without a core for so long; see `spinning_threads` in the catalogue
-)
+STARVED = 0.4  # of the steps' time: the training thread has no core for so long; see the catalogue
 
 
 def loaded_by_workers(a: Analysis) -> str:
@@ -40,10 +37,8 @@ def loaded_by_workers(a: Analysis) -> str:
 
 def no_work_for_workers(a: Analysis) -> str:
     """The same on a CPU, where a trace without a DataLoader shows nothing to load."""
-    if not len(a.phases.loading.start):
-        return _NO_LOADER
     more = "" if _workers_wait(a) else "; more of them would take cores from the training"
-    return loaded_by_workers(a) + more if a.phases.workers else ""
+    return no_loader(a) or (loaded_by_workers(a) + more if a.phases.workers else "")
 
 
 def dataloader_workers(a: Analysis) -> Evidence:
@@ -58,7 +53,9 @@ def _each(a: Analysis) -> str:
 
 def _loading(a: Analysis, why: str, share: float) -> Evidence:
     """Evidence of waits for a batch; with stacks, the innermost Python functions meanwhile stand out."""
-    named = _functions_while_loading(a) if share >= WORTHWHILE else ""
+    loading = a.phases.loading
+    functions = innermost_functions(a.trace, loading, stepping_thread(a.trace))[:3] if share >= WORTHWHILE else []
+    named = "; ".join(f"{name} {us / loading.total:.0%}" for name, us in functions)
     return bounded(
         why,
         share,
@@ -66,28 +63,19 @@ def _loading(a: Analysis, why: str, share: float) -> Evidence:
         if a.phases.workers
         else "DataLoader(num_workers=4, persistent_workers=True): worker processes prepare batches meanwhile",
         what="Python while the GPU is idle" if named else "",
-        detail=f"{why}; of that the innermost functions: {named}" if named else "",
-        when=Cover(a.phases.loading.start, a.phases.loading.end) if named else Cover(),
+        detail=f"{why}; of that the innermost functions: {named}",
+        when=loading,
     )
-
-
-def _functions_while_loading(a: Analysis) -> str:
-    """The innermost Python functions while the loop waits for a batch, with their shares of it; "" without stacks."""
-    total = max(a.phases.loading.total, 1e-9)
-    functions = innermost_functions(a.trace, a.phases.loading, stepping_thread(a.trace))[:3]
-    return "; ".join(f"{name} {us / total:.0%}" for name, us in functions)
 
 
 def dataloader_workers_on_cpu(a: Analysis) -> Evidence:
     """The same without a GPU: workers would take cores from the training."""
-    waiting, named = a.share_within(a.phases.loading), _functions_while_loading(a)
-    why = f"{_each(a)} waits {step_time(a, waiting)} for the training process to load its batch"
+    waiting = a.share_within(a.phases.loading)
     return Evidence(
-        why,
+        f"{_each(a)} waits {step_time(a, waiting)} for the training process to load its batch",
         waiting,
-        do=f"{_CORES}{_of_cores(a)}, so a step may even take longer: measure with `walkthrough time` this command "
-        "versus the same with num_workers=2, or do less for each batch",
-        detail=f"{why}: {named}" if named else "",
+        do=f"{_needs_cores(a)}: measure with `walkthrough time` this command versus the same with num_workers=2, or "
+        "do less for each batch",
     )
 
 
@@ -139,8 +127,8 @@ def more_workers_on_cpu(a: Analysis) -> Evidence | None:
     return Evidence(
         f"{_each(a)} waits {step_time(a, waiting)} for its batch, although {load}",
         waiting,
-        do=f"{_CORES}{_of_cores(a)}, so a step may even take longer with more: measure with `walkthrough time` this "
-        "command versus the same with more of them",
+        do=f"{_needs_cores(a)} with more: measure with `walkthrough time` this command versus the same with more of "
+        "them",
     )
 
 
@@ -212,17 +200,16 @@ def _lacks_cores(a: Analysis) -> bool:
     return a.trace.recording is not None and not a.trace.recording.has_cores_left and not _workers_wait(a)
 
 
-def _of_cores(a: Analysis) -> str:
+def _needs_cores(a: Analysis) -> str:
     cores = a.trace.recording.cores if a.trace.recording else None
-    return f" (this process may use {cores} core{'s' * (cores > 1)})" if cores else ""
+    known = f" (this process may use {counted(cores, 'core', 'cores')})" if cores else ""
+    return f"Workers need cores, which the training uses too{known}, so a step may even take longer"
 
 
 def nothing_to_enlarge(a: Analysis) -> str:
     """Why batches of small images would change nothing, in words; "" where they might."""
-    if not len(a.phases.loading.start):
-        return _NO_LOADER
-    if not a.phases.workers:  # that is the first thing to change
-        return ""
+    if not len(a.phases.loading.start) or not a.phases.workers:  # workers are the first thing to change
+        return no_loader(a)
     if a.phases.resizes:
         return "batches are resized after loading already"
     return "" if a.workload.images else _NO_IMAGES
@@ -230,23 +217,26 @@ def nothing_to_enlarge(a: Analysis) -> str:
 
 def no_loader(a: Analysis) -> str:
     """That the trace has no DataLoader, in words; else ""."""
-    return "" if len(a.phases.loading.start) else _NO_LOADER
+    return "" if len(a.phases.loading.start) else "no DataLoader in this trace"
 
 
 def small_images(a: Analysis) -> Evidence:
     """Images that worker processes may enlarge: a bound, but no advice, since no trace shows what they do."""
-    if not a.phases.workers:
-        return _LOADS_ITSELF
-    why, share = _loaded_and_copied(a)
-    return Evidence(why, gain=bounded(why, share).gain)
+    found = data_on_device(a)
+    return found if found is _LOADS_ITSELF else Evidence(found.why, gain=found.gain)
 
 
 def data_on_device(a: Analysis) -> Evidence:
     """Batches that are loaded and copied although the data may fit on the GPU."""
     if not a.phases.workers:
         return _LOADS_ITSELF
-    why, share = _loaded_and_copied(a)
-    return bounded(why, share, do="a small data set fits on the GPU, which can prepare it too")
+    waiting, copying = a.idle_share("dataloader"), _copied_batches(a).share
+    return bounded(
+        f"a step waits {step_time(a, waiting)} for its batch, although worker processes load, and "
+        f"{step_time(a, copying)} for its copy",
+        waiting + copying,
+        do="a small data set fits on the GPU, which can prepare it too",
+    )
 
 
 def small_images_on_cpu(a: Analysis) -> Evidence:
@@ -267,12 +257,6 @@ def data_in_memory(a: Analysis) -> Evidence | None:
 
 
 _LOADS_ITSELF = Evidence("the main process loads by itself: that is the first thing to change")
-
-
-def _loaded_and_copied(a: Analysis) -> tuple[str, float]:
-    waiting, copying = a.idle_share("dataloader"), _copied_batches(a).share
-    why = f"a step waits {step_time(a, waiting)} for its batch, although worker processes load, and "
-    return f"{why}{step_time(a, copying)} for its copy", waiting + copying
 
 
 def _slowed_by_workers(a: Analysis) -> tuple[str, float]:
@@ -304,7 +288,7 @@ def _copied_batches(a: Analysis) -> _Batches:
         what = counted(inside.sum() / a.step_count, "copy", "copies")
     share = blocked_share(a, "h2d")
     crossing = f"{what} {per_step(a)} to the GPU, which computes nothing for {step_time(a, share)} meanwhile"
-    pageable = weight[inside & from_pageable(a)].sum() > weight[inside].sum() / 2
+    pageable = weight[inside & from_pageable(a.trace)].sum() > weight[inside].sum() / 2
     return _Batches(what, crossing, share, batch, bool(pageable))
 
 
@@ -324,9 +308,9 @@ def blocked_share(a: Analysis, name: str) -> float:
     return (mean_of_known(blocked_us) or 0.0) / a.total_us
 
 
-def from_pageable(a: Analysis) -> np.ndarray:
-    """A mask over the copies: from pageable memory, or to it."""
-    return a.trace.named(a.trace.copies, lambda name: "Pageable" in name)
+def pageable_to_gpu(a: Analysis) -> np.ndarray:
+    """A mask over the copies: those from pageable memory to the GPU."""
+    return direction(a.trace, "h2d") & from_pageable(a.trace)
 
 
 def copied_as_uint8(a: Analysis) -> str:
@@ -371,19 +355,18 @@ def uint8_images_on_cpu(a: Analysis) -> Evidence:
 
 def pinned_already(a: Analysis) -> str:
     """That no kernel waits for a batch from pageable memory, in words; else ""."""
-    return no_kernels(a) or ("" if _copied_batches(a).pageable else "no batch is copied from pageable memory")
+    return no_kernels(a) or "no batch is copied from pageable memory" * (not _copied_batches(a).pageable)
 
 
 def pinned_memory(a: Analysis) -> Evidence:
     """Batches that are copied from pageable memory: the CPU waits for each copy."""
-    batches, mask = _copied_batches(a), direction(a.trace, "h2d") & from_pageable(a)
-    stands_out = batches.share >= WORTHWHILE
+    batches, mask = _copied_batches(a), pageable_to_gpu(a)
     return bounded(
         f"{batches.crossing}, from pageable memory",
         batches.share,
         do="pin_memory=True and .to(device, non_blocking=True); create small tensors on the device",
-        what="copies that the CPU waits for" if stands_out else "",
-        detail=f"{copies_text(a, mask)} from pageable memory, while no kernel runs" if stands_out else "",
+        what="copies that the CPU waits for" if batches.share >= WORTHWHILE else "",
+        detail=f"{copies_text(a, mask)} from pageable memory, while no kernel runs",
         when=a.trace.copies.cover(mask) | a.trace.runtime.cover(calls_of_copies(a, mask)),
     )
 
@@ -415,16 +398,6 @@ def calls_of_copies(a: Analysis, copies: np.ndarray) -> np.ndarray:
     call = a.trace.copies.call[copies]
     calls[call[call >= 0]] = True
     return calls
-
-
-def quarter_of_the_bytes(a: Analysis) -> Change:
-    """Batches cross as uint8."""
-    return Change(copies=np.where(direction(a.trace, "h2d"), 0.25, 1.0))
-
-
-def pinned(a: Analysis) -> Change:
-    """The copy takes as long, but nobody waits for it but the kernels."""
-    return Change(returns=calls_of_copies(a, direction(a.trace, "h2d") & from_pageable(a)))
 
 
 def without_copies(a: Analysis, name: str) -> Change:

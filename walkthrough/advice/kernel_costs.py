@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
 from walkthrough.advice.replay import Change
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import launching_operators, places, quantile
+from walkthrough.trace.columns import launching_operators, once, places, quantile
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import (
     CONVOLUTION,
@@ -24,7 +24,7 @@ from walkthrough.trace.kernel_names import (
     is_float64,
     short_name,
 )
-from walkthrough.trace.kernels import gpu_ids, has_matrix_units, has_tf32, is_amd, unit_name, vendor
+from walkthrough.trace.kernels import gpu_ids, has_matrix_units, has_tf32, unit_name, vendor
 from walkthrough.trace.memory import direction
 from walkthrough.trace.steps import is_backward, of_steps
 
@@ -53,11 +53,6 @@ _DDP_COPIES = "ddp.reducer::copy_bucket_to_grad"
 _AROUND = ("aten::", "autograd::", "ProfilerStep#")  # operators that do not tell whose copy it is
 
 
-def without(kernels: np.ndarray) -> Change:
-    """The kernels of a mask are gone."""
-    return Change(kernels=np.where(kernels, 0.0, 1.0))
-
-
 @once
 def shortest_us(a: Analysis) -> float:
     """The fixed cost of a kernel, as the shortest in the trace show it; 0.0 without any."""
@@ -74,24 +69,23 @@ def has_no_units(a: Analysis) -> str:
 def mixed_precision(a: Analysis) -> Evidence:
     """At best the matrix work in float32 is gone, and that in TF32 and the other kernels move half as many bytes."""
     kernels, cores = a.trace.kernels, a.tensor_cores
-    full, matrix, all_work = (
-        a.share_within(kernels.cover(mask))
-        for mask in (
-            cores.fp32_matrix,
-            cores.fp32_matrix | cores.tf32_matrix,
-            cores.fp32_matrix | cores.tf32_matrix | cores.fp32_other,
-        )
-    )
-    tf32, others = matrix - full, all_work - matrix
+    matrix, every = cores.fp32_matrix | cores.tf32_matrix, cores.fp32_matrix | cores.tf32_matrix | cores.fp32_other
+    full, both, all_work = (a.share_within(kernels.cover(mask)) for mask in (cores.fp32_matrix, matrix, every))
+    tf32, others = both - full, all_work - both
     kinds = [(full, "matrix work in float32"), (tf32, "matrix work in TF32"), (others, "other kernels in float32")]
     slow = " and ".join(f"{step_time(a, share)} of {what}" for share, what in kinds if share >= WORTHWHILE)
-    mix = _precisions(a)
+    mix, majors = _precisions(a), [gpu.get("computeMajor") for gpu in a.trace.gpu_properties]
+    do = "run the model under torch.autocast"
+    old = all(isinstance(major, int) and major < _FIRST_WITH_BF16 for major in majors)
+    if majors and old and vendor(a.trace) == "nvidia":
+        do += " (float16 with a GradScaler: this GPU has no bf16 units)"
+    if has_tf32(a.trace) and full:
+        do += ", or allow TF32 (torch.backends.cuda.matmul.allow_tf32 = True)"
     return Evidence(
         f"{slow} {per_step(a)}" if slow else "hardly a kernel computes in float32",
         min(full + tf32 / 2, 1.0),
         bounded("", full + (tf32 + others) / 2).gain,
-        do=f"run the model under torch.autocast{_of_old_gpus(a)}"
-        + (", or allow TF32 (torch.backends.cuda.matmul.allow_tf32 = True)" if has_tf32(a.trace) and full else ""),
+        do=do,
         what="matrix products in several precisions" if mix else "",
         detail=mix,
         us_per_step=full * a.total_us / a.step_count,
@@ -99,26 +93,28 @@ def mixed_precision(a: Analysis) -> Evidence:
     )
 
 
-def _of_old_gpus(a: Analysis) -> str:
-    """What GPUs need that have Tensor Cores for float16 alone, in words; else ""."""
-    majors = [gpu.get("computeMajor") for gpu in a.trace.gpu_properties]
-    old = vendor(a.trace) == "nvidia" and all(isinstance(major, int) and major < _FIRST_WITH_BF16 for major in majors)
-    return " (float16 with a GradScaler: this GPU has no bf16 units)" if majors and old else ""
-
-
 def _precisions(a: Analysis) -> str:
     """The precisions of matrix kernels where float32 is one of several, in words; else ""."""
     matrix, full, tf32 = a.of_kind(MATRIX, CONVOLUTION), a.tensor_cores.fp32_matrix, a.tensor_cores.tf32_matrix
     half = matrix & ~tf32 & ~full & a.named(r"half|bf16|bfloat16|fp16|h884|h1688|h16816|_hh?s?_|f16")
     shares = {name: a.share_of_kernels(mask) for name, mask in (("fp32", full), ("TF32", tf32), ("16 bits", half))}
-    if min(shares["fp32"], max(shares["TF32"], shares["16 bits"])) < WORTHWHILE or not worthwhile(
-        a, a.us_per_step(full)
-    ):
+    second = max(shares["TF32"], shares["16 bits"])
+    if min(shares["fp32"], second) < WORTHWHILE or not worthwhile(a, a.us_per_step(full)):
         return ""
-    common = Counter(a.trace.names[number] for number in a.trace.kernels.name[full].tolist()).most_common(1)
-    named = f"; for example {short_name(common[0][0], 60)}" if common else ""
     listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items() if share >= WORTHWHILE)
-    return f"{listed} of the kernels' time{named}"
+    return f"{listed} of the kernels' time; for example {_most_common(a, full)}"
+
+
+def _most_common(a: Analysis, kernels: np.ndarray) -> str:
+    """The name that most kernels of a mask have, on one line."""
+    names = Counter(a.trace.names[number] for number in a.trace.kernels.name[kernels].tolist())
+    return short_name(names.most_common(1)[0][0], 60)
+
+
+def _of_kernels(a: Analysis, kernels: np.ndarray) -> str:
+    """How many kernels of a mask a step has, and their share of all kernels' time, in words."""
+    count = counted(a.count_per_step(kernels), "kernel", "kernels")
+    return f"{count} {per_step(a)}, {a.share_of_kernels(kernels):.0%} of the kernels' time"
 
 
 def in_16_bits(a: Analysis) -> Change:
@@ -140,7 +136,7 @@ def _matrix_ratio(a: Analysis) -> float:
 
     AMD's GPUs are not in the table, and some have the compute capability of one that is.
     """
-    if is_amd(a.trace):
+    if vendor(a.trace) == "amd":
         return HALF_THE_BYTES
     versions = [(gpu.get("computeMajor"), gpu.get("computeMinor")) for gpu in a.trace.gpu_properties]
     known = [MATRIX_RATIO.get(f"{major}.{minor}") for major, minor in versions]
@@ -156,8 +152,6 @@ def attention(a: Analysis) -> tuple[np.ndarray, np.ndarray, int]:
     pointwise = a.of_kind(ELEMENTWISE, COPY, REDUCTION) & ~softmax & ~product
     order, thread = a.in_stream_order, a.trace.kernels.thread
     part, between, count = np.zeros(len(order), bool), np.zeros(len(order), bool), 0
-    if not softmax.any() or not product.any():
-        return part, between, count
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     for index in np.flatnonzero(softmax).tolist():
@@ -311,47 +305,21 @@ def channels_last(a: Analysis) -> Evidence:
     All that only moves or converts elements stands out: also MIOpen's fills and casts with its convolutions, copies
     that make a tensor contiguous, and copies within the GPU, while no kernel runs.
     """
-    own = converts_layout(a)
-    share = a.share_within(a.trace.kernels.cover(own))
-    found = _moving(a)
-    if not share:
-        why = "no kernel changes a layout; whether others would be faster in NHWC, no trace shows"
-        return msgspec.structs.replace(found, why=why)
-    why = f"{step_time(a, share)} {of_step(a)} are layout conversions between NCHW and NHWC"
-    return msgspec.structs.replace(found, why=why, share=share, gain=bounded(why, share).gain)
-
-
-def converts_layout(a: Analysis) -> np.ndarray:
-    """A mask: the libraries' kernels that only convert between NCHW and NHWC."""
-    return a.named(LAYOUT)
-
-
-def _moving(a: Analysis) -> Evidence:
-    """What stands out of `channels_last`."""
-    own, filling = converts_layout(a), a.named(_FILLS_AND_CASTS)
+    own, filling = a.named(LAYOUT), a.named(_FILLS_AND_CASTS)
     permuting = _permuting(a) & ~(own | filling)
     within, copying_us = _within_the_gpu(a)
     keep = "model and images in torch.channels_last" if a.of_kind(CONVOLUTION).any() else "keep one layout"
+    other = "try torch.backends.cudnn.benchmark: other algorithms do without them"
     parts = []
-    for kernels, one, several, do in (
-        (own, "conversion between NCHW and NHWC", "conversions between NCHW and NHWC", keep),
-        (
-            permuting,
-            "copy by .contiguous() or .reshape()",
-            "copies by .contiguous() or .reshape()",
-            "permute once and keep that layout",
-        ),
-        (
-            filling,
-            "fill or cast by MIOpen",
-            "fills and casts by MIOpen",
-            "try torch.backends.cudnn.benchmark: other algorithms do without them",
-        ),
+    for kernels, one, several, by, do in (
+        (own, "conversion", "conversions", "between NCHW and NHWC", keep),
+        (permuting, "copy", "copies", "by .contiguous() or .reshape()", "permute once and keep that layout"),
+        (filling, "fill or cast", "fills and casts", "by MIOpen", other),
     ):
-        us = a.us_per_step(kernels)
+        us, count = a.us_per_step(kernels), counted(a.count_per_step(kernels), one, several)
         if us > 0:
             share = f"{a.share_of_kernels(kernels):.0%} of the kernels' time"
-            parts.append((us, f"{counted(a.count_per_step(kernels), one, several)} {per_step(a)}, {share}", do))
+            parts.append((us, f"{count} {by} {per_step(a)}, {share}", do))
     within &= worthwhile(a, copying_us)
     if within.any():
         text = _copies_text(a, within, copying_us)
@@ -359,9 +327,14 @@ def _moving(a: Analysis) -> Evidence:
         if _DDP_COPIES in text:
             do = "gradient_as_bucket_view=True spares DDP the copies between gradients and buckets"
         parts.append((copying_us, text, do))
-    us = sum(part[0] for part in parts)
+    us, share = sum(part[0] for part in parts), a.share_within(a.trace.kernels.cover(own))
+    why = f"{step_time(a, share)} {of_step(a)} are layout conversions between NCHW and NHWC"
+    if not share:
+        why = "no kernel changes a layout; whether others would be faster in NHWC, no trace shows"
     return Evidence(
-        "",
+        why,
+        share,
+        bounded(why, share).gain if share else None,
         do="; ".join(do for part, _, do in sorted(parts, reverse=True) if part >= us / 5),
         what="what only moves or converts elements" if worthwhile(a, us) else "",
         detail="; ".join(why for part, why, _ in parts if part >= us / 20),
@@ -372,15 +345,12 @@ def _moving(a: Analysis) -> Evidence:
 
 def _permuting(a: Analysis) -> np.ndarray:
     """A mask: copies that `contiguous` or `reshape` launched."""
-    trace = a.trace
-    if not len(trace.operators):
-        return np.zeros(len(trace.kernels), bool)
-    permuting = trace.named(trace.operators, _PERMUTING.__contains__)
-    inside = np.zeros(len(trace.kernels), bool)
-    operator = np.where(a.of_kind(COPY), a.launching_operator, -1)
+    permuting = np.append(a.trace.named(a.trace.operators, _PERMUTING.__contains__), False)
+    parent = np.append(a.trace.nesting.parent, -1)
+    operator, inside = np.where(a.of_kind(COPY), a.launching_operator, -1), np.zeros(len(a.trace.kernels), bool)
     for _ in range(4):  # contiguous > clone > copy_
-        inside |= (operator >= 0) & permuting[operator]
-        operator = np.where(operator >= 0, trace.nesting.parent[operator], -1)
+        inside |= permuting[operator]
+        operator = parent[operator]
     return inside
 
 
@@ -399,31 +369,23 @@ def _copies_text(a: Analysis, within: np.ndarray, us: float) -> str:
     size_text = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
     text = f"{counted(count, 'copy', 'copies')} within the GPU {per_step(a)}, {size_text}, {rounded_time(us)}"
     text += " with no kernel running"
-    callers = Counter[str]()
-    operators = launching_operators(trace, copies.call[within])
+    operators, length = launching_operators(trace, copies.call[within]), copies.duration[within]
     operators = trace.nesting.around(operators, trace.named(trace.operators, lambda name: name.startswith(_AROUND)))
-    for operator, length in zip(operators.tolist(), copies.duration[within].tolist(), strict=True):
-        if operator >= 0:
-            callers[trace.names[trace.operators.name[operator]]] += length
-    named = [name for name, length in callers.most_common(2) if length >= 0.2 * copies.duration[within].sum()]
+    callers = trace.longest(trace.operators.name[operators[operators >= 0]], length[operators >= 0])
+    named = [name for name, us_inside in callers[:2] if us_inside >= 0.2 * length.sum()]
     return f"{text}, most of it inside {' and '.join(named)}" if named else text
 
 
 def recomputation(a: Analysis) -> Evidence | None:
     """Forward operators inside the backward pass: activation checkpointing."""
     trace, operators = a.trace, a.trace.operators
-    forward = trace.named(operators, _FORWARD.__contains__)
-    backward = trace.named(operators, is_backward)
-    if not forward.any() or not backward.any():
-        return None
+    forward, backward = trace.named(operators, _FORWARD.__contains__), trace.named(operators, is_backward)
     again = np.zeros(len(operators), bool)
     for here in places(operators.thread).values():
         again[here] = forward[here] & operators.cover(here[backward[here]]).holds(operators.start[here])
-    if again.sum() < 0.05 * forward.sum():
-        return None
     kernels = a.launched_in(operators.cover(again))
     us = a.us_per_step(kernels)
-    if not worthwhile(a, us):
+    if again.sum() < 0.05 * forward.sum() or not worthwhile(a, us):
         return None
     count = (again & Cover(a.steps.cpu_start, a.steps.cpu_end).holds(operators.start)).sum() / a.step_count
     return bounded(
@@ -442,10 +404,8 @@ def float64(a: Analysis) -> Evidence | None:
     us = a.us_per_step(kernels)
     if not worthwhile(a, us):
         return None
-    common = Counter(a.trace.names[number] for number in a.trace.kernels.name[kernels].tolist()).most_common(1)
     return bounded(
-        f"{counted(a.count_per_step(kernels), 'kernel', 'kernels')} {per_step(a)}, {a.share_of_kernels(kernels):.0%} "
-        f"of the kernels' time; for example {short_name(common[0][0], 60)}",
+        f"{_of_kernels(a, kernels)}; for example {_most_common(a, kernels)}",
         a.share_of_steps(us),
         do="look for a float64 constant, or a NumPy array, that makes a tensor float64",
         what="kernels in float64",
@@ -460,8 +420,8 @@ def depthwise(a: Analysis) -> Evidence | None:
     if not worthwhile(a, us):
         return None
     return bounded(
-        f"{counted(a.count_per_step(mask), 'kernel', 'kernels')} {per_step(a)}, {a.share_of_kernels(mask):.0%} of the "
-        "kernels' time: each output sums over one channel only, so matrix cores cannot help, and memory decides",
+        f"{_of_kernels(a, mask)}: each output sums over one channel only, so matrix cores cannot help, and memory "
+        "decides",
         a.share_of_steps(us),
         do="channels_last and 16 bits move fewer bytes; wider groups, if the model may change",
         what="depthwise convolutions",

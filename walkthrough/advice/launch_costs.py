@@ -4,21 +4,21 @@ import re
 
 import numpy as np
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
-from walkthrough.advice.input_costs import calls_of_copies, from_pageable, no_kernels
-from walkthrough.advice.kernel_costs import chains, fused_away, shortest_us, without
-from walkthrough.advice.replay import Change
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
+from walkthrough.advice.input_costs import calls_of_copies, no_kernels
+from walkthrough.advice.kernel_costs import chains, fused_away, shortest_us
+from walkthrough.advice.replay import Change, without
 from walkthrough.advice.wait_costs import cpu_work
 from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import distinct, median
-from walkthrough.trace.communication import exposed_on_cpu
+from walkthrough.trace.columns import distinct, median, once
+from walkthrough.trace.communication import alone
 from walkthrough.trace.idle import CAUSES
 from walkthrough.trace.intervals import Cover, integral
 from walkthrough.trace.kernel_names import COLLECTIVE, MATRIX, is_collective, is_compiled, is_exchange
 from walkthrough.trace.kernels import mean_of_known, vendor
-from walkthrough.trace.memory import direction
+from walkthrough.trace.memory import direction, from_pageable
 from walkthrough.trace.operators import pauses
 from walkthrough.trace.steps import COMPILED, passes
 
@@ -85,17 +85,14 @@ def bigger_batch_on_cpu(a: Analysis) -> Evidence:
     if a.workload.training is False:
         return _SLOWER_ANSWERS
     python = a.between_operators
-    paused = a.share_within(pauses(python))
-    calling, optimizer = a.share_within(python) - paused, a.share_within(a.phases.per_step)
-    why = (
+    calling = a.share_within(python) - a.share_within(pauses(python))  # longer ones may be work on single samples
+    optimizer = a.share_within(a.phases.per_step)
+    return Evidence(
         f"{step_time(a, calling)} of Python and {step_time(a, optimizer)} of the optimizer take as long for a batch of "
-        "any size"
+        "any size",
+        min(calling + optimizer, 1.0),
+        do="it changes the training, so check the learning rate",
     )
-    detail = f"{why}. So does a part of every operator's time, which the trace of one batch size does not show"
-    if paused >= WORTHWHILE:
-        detail += f". Another {step_time(a, paused)} of Python, in longer pauses, may be work on single samples"
-    do = "it changes the training, so check the learning rate"
-    return Evidence(why, min(calling + optimizer, 1.0), detail=detail, do=do)
 
 
 def twice_the_batch(a: Analysis) -> Change:
@@ -117,14 +114,15 @@ def twice_the_batch(a: Analysis) -> Change:
 
 def fused_already(a: Analysis) -> str:
     """Why the optimizer cannot be fused, or is, in words; "" where it can."""
-    trace, operators, names = a.trace, a.trace.operators, _classes(a)
+    names = _classes(a)
     if a.phases.fused:
         return "the optimizer is fused already"
-    compiled = operators.cover(trace.named(operators, COMPILED.search)) & a.phases.optimizer
+    compiled = a.trace.spans(COMPILED.search).cover() & a.phases.optimizer
     if compiled.total > a.phases.optimizer.total / 2:
         return "the optimizer is compiled already"
-    if not names or names - UNFUSED or (a.on_gpu and _lacks_foreach(a)):
-        return ""
+    has_foreach = a.trace.has_name(lambda name: name.startswith("aten::_foreach_"), a.trace.operators)
+    if not names or names - UNFUSED or (a.on_gpu and not has_foreach and names - NO_FOREACH):
+        return ""  # foreach=True, the default on a GPU, can be used
     return f"torch has no fused {' and no fused '.join(sorted(names))}"
 
 
@@ -132,12 +130,6 @@ def _classes(a: Analysis) -> set[str]:
     """The names of the optimizers' classes, as `Optimizer.step` is marked with them."""
     names = (_CLASS.match(a.trace.names[number]) for number in distinct(a.trace.operators.name).tolist())
     return {match[1] for match in names if match}
-
-
-def _lacks_foreach(a: Analysis) -> bool:
-    """Whether one of torch's optimizers that has foreach=True, the default on a GPU, does without."""
-    used = a.trace.has_name(lambda name: name.startswith("aten::_foreach_"), a.trace.operators)
-    return not used and bool(_classes(a) & UNFUSED - NO_FOREACH)
 
 
 def _how_to_fuse(a: Analysis) -> str:
@@ -198,11 +190,6 @@ def _update(a: Analysis) -> str:
     return "Optimizer.step" if passes(a.trace).marked else "what follows the backward pass, an optimizer most likely,"
 
 
-def one_launch_for_the_optimizer(a: Analysis) -> Change:
-    """A fused optimizer."""
-    return _one_launch(a, a.phases.optimizer, optimizer_kernels(a))
-
-
 def without_a_loss(a: Analysis) -> str:
     """That an inference has no loss, in words; "" for training, or where something else could be compiled."""
     return f"{INFERENCE}, without a loss" if a.workload.training is False and not a.phases.normalises else ""
@@ -211,14 +198,14 @@ def without_a_loss(a: Analysis) -> str:
 def compile_loss(a: Analysis) -> Evidence:
     """Operators that convert and normalise a batch, or compute the loss."""
     code = a.phases.preparing | a.phases.loss
-    working, waiting = _caused_by(a, code, _loss_kernels(a))
+    working, waiting = _caused_by(a, code, loss_kernels(a))
     parts = [(working, "{} of kernels"), (waiting, "the GPU waits {} meanwhile")]
     listed = " and ".join(text.format(step_time(a, share)) for share, text in parts if share >= LITTLE)
     why = f"preparing the batch and the loss: {listed or 'hardly any time'}"
     return bounded(why, working + waiting, do="compile them with the model, in one function")
 
 
-def _loss_kernels(a: Analysis) -> np.ndarray:
+def loss_kernels(a: Analysis) -> np.ndarray:
     """A mask: kernels that operators which prepare a batch or compute the loss launched."""
     return a.launched_in(a.phases.preparing | a.phases.loss) & ~a.of_kind(COLLECTIVE) & ~a.named(is_compiled)
 
@@ -230,11 +217,6 @@ def compile_loss_on_cpu(a: Analysis) -> Evidence:
     listed = " and ".join(f"{step_time(a, share)} {text}" for share, text in parts if share >= LITTLE)
     why = f"{listed or 'hardly any time'} {per_step(a)}, a pass over memory for each operation"
     return bounded(why, preparing + loss, do="compile them with the model, in one function")
-
-
-def one_launch_for_the_loss(a: Analysis) -> Change:
-    """What prepares a batch and what computes the loss, compiled."""
-    return _one_launch(a, a.phases.preparing | a.phases.loss, _loss_kernels(a))
 
 
 def _caused_by(a: Analysis, code: Cover, launched: np.ndarray) -> tuple[float, float]:
@@ -252,7 +234,7 @@ def _caused_by(a: Analysis, code: Cover, launched: np.ndarray) -> tuple[float, f
     return working, waiting
 
 
-def _one_launch(a: Analysis, code: Cover, kernels: np.ndarray) -> Change:
+def one_launch(a: Analysis, code: Cover, kernels: np.ndarray) -> Change:
     """One launch in place of all that `code` makes for `kernels` (a mask), of which only their fixed cost goes."""
     launched = a.launched_in(code)
     rest = np.maximum(0.0, 1 - shortest_us(a) / np.maximum(a.trace.kernels.duration, 1e-9))
@@ -293,12 +275,9 @@ def _operators_of(a: Analysis, kernels: np.ndarray) -> str:
     """The operators that launched most of the time of the kernels of a mask, in words; "" where none is recorded."""
     operator, us = a.launching_operator[kernels], a.us_in_steps[kernels]
     known = operator >= 0
-    times = np.bincount(a.trace.operators.name[operator[known]], us[known], 1)
-    order = np.argsort(-times, kind="stable")[:3]
+    longest = a.trace.longest(a.trace.operators.name[operator[known]], us[known])[:3]
     named = [
-        f"{printable(a.trace.names[number], 60)} {rounded_time(float(times[number]) / a.step_count)}"
-        for number in order.tolist()
-        if times[number] >= us.sum() / 10 > 0
+        f"{printable(name, 60)} {rounded_time(time / a.step_count)}" for name, time in longest if time >= us.sum() / 10
     ]
     return f"; most of it {', '.join(named)}" if named else ""
 
@@ -314,22 +293,16 @@ def nothing_to_compile(a: Analysis) -> str:
     return "CUDA graphs launch most kernels already" if a.workload.graphed > 0.5 else ""
 
 
-def compiled_already(a: Analysis) -> str:
-    """That compiled code runs, in words; else ""."""
-    return "compiled code runs already" if a.workload.compiled else ""
-
-
 def compile_model_on_cpu(a: Analysis) -> Evidence:
     """At best all of the model's time is gone but its convolutions, its matrix products and the loss."""
     phases, model = a.phases, a.phases.model & Cover(a.steps.start, a.steps.end)
-    elsewhere = exposed_on_cpu(a.trace) | pauses(a.between_operators)
+    elsewhere = alone(a.trace) | pauses(a.between_operators)
     products = float(phases.products.within(model.start, model.end).sum()) / a.total_us
     remaining = phases.products | phases.loss | phases.per_step | phases.loading | elsewhere
     share = (model.total - float(remaining.within(model.start, model.end).sum())) / a.total_us
     computed = "convolutions and matrix products" if phases.convolves else "matrix products"
     why = f"{step_time(a, share)} {of_step(a)} are between the model's {computed} ({step_time(a, products)})"
-    detail = f"{why}: normalisation, activations, additions, and calling them"
-    return bounded(why, share, detail=detail, do="compiled code does that in fewer passes over memory")
+    return bounded(why, share, do="compiled code does that in fewer passes over memory")
 
 
 def nothing_to_capture(a: Analysis) -> str:
@@ -340,8 +313,8 @@ def nothing_to_capture(a: Analysis) -> str:
         return "CUDA graphs are for GPUs of NVIDIA and AMD"
     if a.workload.graphed > 0.5:
         return "CUDA graphs launch most kernels already"
-    runtime, pageable = a.trace.runtime, from_pageable(a)
-    waits = (a.trace.calls.waits | calls_of_copies(a, pageable)) & model_code(a).holds(runtime.start)
+    runtime, pageable = a.trace.runtime, calls_of_copies(a, from_pageable(a.trace))
+    waits = (a.trace.calls.waits | pageable) & model_code(a).holds(runtime.start)
     count = (waits & Cover(a.steps.cpu_start, a.steps.cpu_end).holds(runtime.start)).sum() / a.step_count
     if count <= SYNCHRONISES:
         return ""
@@ -361,11 +334,6 @@ def cuda_graphs(a: Analysis) -> Evidence:
         what="many small launches" if many else "",
         when=a.while_idle("launch") if many else Cover(),
     )
-
-
-def without_launches(a: Analysis) -> Change:
-    """The model's code takes no time on the CPU."""
-    return Change(cpu=[(model_code(a), 0.0)])
 
 
 @once

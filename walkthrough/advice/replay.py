@@ -13,6 +13,7 @@ on the CPU, on torch's version and on what is recorded (stacks, shapes, memory, 
 
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import chain
 
 import numpy as np
 from msgspec import Struct
@@ -57,6 +58,11 @@ class Change(Struct, frozen=True):
             _both(np.maximum, self.at_least, other.at_least),
             self.samples * other.samples,
         )
+
+
+def without(kernels: np.ndarray) -> Change:
+    """The kernels of a mask are gone."""
+    return Change(kernels=np.where(kernels, 0.0, 1.0))
 
 
 class Replay:
@@ -218,9 +224,8 @@ class Replay:
             rest, own_us = (end - self._end[work], RETURN) if waited else (0.0, end - begin)
             waits.append((max(end, float(self._start[work])), index, int(work), float(rest), own_us))
         waits.sort()
-        self._wait_at = np.array([wait[0] for wait in waits])
-        self._wait_call, self._wait_for = (np.array([wait[i] for wait in waits], np.int64) for i in (1, 2))
-        self._wait_rest, self._wait_own = (np.array([wait[i] for wait in waits]) for i in (3, 4))
+        self._wait_at, call, work, self._wait_rest, self._wait_own = np.array(waits).reshape(-1, 5).T
+        self._wait_call, self._wait_for = call.astype(np.int64), work.astype(np.int64)
 
     def _done_before(self, calls: Spans) -> np.ndarray:
         """The last work of a stream that was launched before each call and ended before it does, -1 for none."""
@@ -250,63 +255,44 @@ class Replay:
         )
         self._after = [column.tolist() for column in (self._previous, self._other, self._slack)]
         self._waits = [column.tolist() for column in (self._wait_for, self._wait_rest, self._wait_own)]
-        self._turns: list[int] = np.searchsorted(self._start, self._wait_at, "right").tolist()
+        # Device work that comes before each wait's end; there is no further wait.
+        self._turns: list[int] = [*np.searchsorted(self._start, self._wait_at, "right").tolist(), -1]
 
     def _replayed(self, change: Change) -> tuple[tuple[list[float], list[float]], np.ndarray]:
         """When steps' marks begin and end, and when each device work ends."""
-        saved = _saved(change.cpu, self._staying, float(self._origin()))
+        tables = (self.trace.runtime, self.trace.kernels, self.trace.copies, self.trace.sets)
+        before = min(self.steps.cpu_start[0], *(spans.start[0] for spans in tables if len(spans)), np.inf) - 1.0
+        saved = _saved(change.cpu, self._staying, float(before))
         factors = self._factors(change)
         duration = (self._end - self._start) * factors
         delay = np.where(self._staged, self._delay * np.minimum(factors, 1), self._delay)
         launch = self._launched - saved(self._launched) + np.where(self._has_call, delay, 0.0)
         free = np.zeros(len(self.trace.runtime), bool) if change.returns is None else change.returns
 
-        shifts = [0.0]
-        end = [0.0] * len(self._start)
+        shifts, gap, done = [0.0], self._gap, 0
+        end = [0.0] * (len(self._start) + 1)
         work = zip(launch.tolist(), self._done_at_launch, *self._after, duration.tolist(), strict=True)
-        calls = list(
-            zip(
-                (self._wait_begin - saved(self._wait_begin)).tolist(),
-                self._done_at_wait,
-                (self._wait_end - saved(self._wait_end)).tolist(),
-                *self._waits,
-                free[self._wait_call].tolist(),
-                strict=True,
-            )
-        )
-        turns = self._turns  # device work that comes before each wait's end
-        gap, done, turn, count = self._gap, 0, 0, len(calls)
-        limit = turns[0] if count else len(end)
-        for index, (begin, at, previous, other, slack, length) in enumerate(work):
-            while index == limit and turn < count:
-                start, seen, stop, waited, rest, own, returns = calls[turn]
+        begins, ends = (time - saved(time) for time in (self._wait_begin, self._wait_end))
+        returning = free[self._wait_call].tolist()
+        calls = [*zip(begins.tolist(), self._done_at_wait, ends.tolist(), *self._waits, returning, strict=True)]
+        nothing = (0.0, 0, -1, -1, 0.0, 0.0)  # comes after all work, and after all waits
+        for index, (begin, at, previous, other, slack, length) in enumerate(chain(work, [nothing])):
+            while index == self._turns[done]:
+                start, seen, stop, waited, rest, own, returns = calls[done]
                 new = start + shifts[min(seen, done)] + (min(own, RETURN) if returns else own)
-                if not returns:
-                    new = max(new, end[waited] + rest)
-                shifts.append(new - stop)
-                done, turn = done + 1, turn + 1
-                limit = turns[turn] if turn < count else len(end)
+                shifts.append((new if returns else max(new, end[waited] + rest)) - stop)
+                done += 1
             begin += shifts[at if at < done else done]
             if previous >= 0 and end[previous] + gap > begin:
                 begin = end[previous] + gap
             if other >= 0 and end[other] + slack > begin:
                 begin = end[other] + slack
             end[index] = begin + length
-        for start, seen, stop, waited, rest, own, returns in calls[turn:]:
-            new = start + shifts[min(seen, done)] + (min(own, RETURN) if returns else own)
-            shifts.append((new if returns else max(new, end[waited] + rest)) - stop)
-            done += 1
         marks = []
         for time, done_at in zip((self.steps.cpu_start, self.steps.cpu_end), self._done_at_mark, strict=True):
             moved = (time - saved(time)).tolist()
             marks.append([base + shifts[min(at, done)] for base, at in zip(moved, done_at, strict=True)])
-        return (marks[0], marks[1]), np.array(end)
-
-    def _origin(self) -> float:
-        """Before everything that is replayed."""
-        tables = (self.trace.runtime, self.trace.kernels, self.trace.copies, self.trace.sets)
-        times = [spans.start[0] for spans in tables if len(spans)]
-        return min([float(self.steps.cpu_start[0]), *times]) - 1.0
+        return (marks[0], marks[1]), np.array(end[:-1])
 
     def _factors(self, change: Change) -> np.ndarray:
         """The factor of each device work's duration."""

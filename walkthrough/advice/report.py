@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from walkthrough.advice import verdict
 from walkthrough.advice.catalogue import Advice, Finding
-from walkthrough.advice.gains import Combination, advise, longest_gap
+from walkthrough.advice.gains import advise, longest_gap
 from walkthrough.advice.wait_costs import REMEDIES, doing, long_steps, ways_to_communicate_less
 from walkthrough.terminal import micro_sign
 from walkthrough.trace.analysis import Analysis
@@ -26,17 +26,8 @@ TOP_NAMES, ALL_NAMES = 8, 500  # rows of kernels and operators: of a report, of 
 TOP_ALLOCATIONS = 12
 MAX_POINTS = 2000  # of a memory curve: more than a screen has columns
 MAX_STEPS = 1000  # whose times are sent one by one
-SENTENCES = (
-    "why",
-    "do",
-    "recorded",
-    "text",
-    "warnings",
-    "verdict",
-    "bound",
-    "why_idle",
-    "notes",
-)  # keys of texts with times
+# Keys of texts with times.
+SENTENCES = ("why", "do", "recorded", "text", "warnings", "verdict", "bound", "why_idle", "notes")
 
 
 def report(analysis: Analysis) -> dict[str, Any]:
@@ -94,7 +85,10 @@ def report(analysis: Analysis) -> dict[str, Any]:
             "why_idle": advised.why_idle,
             "verdict": advised.verdict,
             "advice": [_advice(a, item) for item in advised.advice],
-            "combined": [_combination(combination) for combination in advised.together],
+            "combined": [
+                asdict(both) | {"gain": verdict.range_text(both.estimated_gain, both.low_gain, both.error)}
+                for both in advised.together
+            ],
             "findings": [_finding(finding, advised.costs) for finding in advised.findings],
             "predictions": {item.step: _gains(item) for item in advised.costs if item.step},
             "meanings": {
@@ -228,16 +222,8 @@ def _device_memory(memory: Memory) -> dict[str, Any]:
 
 def _curve(memory: Memory) -> dict[str, Any]:
     points = thinned(memory.allocated, MAX_POINTS)
-    begin = memory.time[0] if len(memory.time) else 0.0
-    curves = {"allocated": memory.allocated[points], "reserved": memory.reserved[points]}
-    return {"time_us": (memory.time[points] - begin).tolist()} | _finite(
-        {k: curve.tolist() for k, curve in curves.items()}
-    )
-
-
-def _combination(combination: Combination) -> dict[str, Any]:
-    gain = verdict.range_text(combination.estimated_gain, combination.low_gain, combination.error)
-    return asdict(combination) | {"gain": gain}
+    curves = {"allocated": memory.allocated[points].tolist(), "reserved": memory.reserved[points].tolist()}
+    return {"time_us": (memory.time[points] - memory.time[0]).tolist()} | _finite(curves)
 
 
 def _advice(a: Analysis, item: Advice) -> dict[str, Any]:

@@ -337,10 +337,10 @@ def gaps(a: Analysis, idle: Idle) -> list[str]:
         return []
     longest = int(np.argmax(idle.end - idle.start))
     cause, us = CAUSES[int(np.argmax(idle.by_gap[:, longest]))], float(idle.end[longest] - idle.start[longest])
-    number = f"{len(idle.start)} gap{'s' * (len(idle.start) > 1)} in {of_steps(a)}"
+    number = f"{counted(len(idle.start), 'gap', 'gaps')} in {of_steps(a)}"
     lines = [f"{number}; the longest is {time_text(us)}, mostly {cause}"]
     stall = longest_stall(a.trace, [idle])
-    if stall and idle.queued_share > 0.1:
+    if stall and idle.causes_us["queued"] > 0.1 * idle.total_us:
         call = printable(stall.call or "a call that the trace lacks", 40)
         before = f"before {short_name(stall.work, 60)}, launched by {call}"
         lines.append(f"queued longest: {time_text(stall.us)} {before}")
@@ -470,7 +470,7 @@ def _marked(a: Analysis, recording: Recording) -> str:
         times = "once" if recording.moved == 1 else f"{recording.moved} times"
         parts.append(f"tracing began anew {times}, because of what a step did besides training")
     if recording.cores:
-        parts.append(f"{recording.cores} CPU core{'s' * (recording.cores > 1)}")
+        parts.append(counted(recording.cores, "CPU core", "CPU cores"))
     return "; ".join(parts)
 
 

@@ -7,21 +7,21 @@ import re
 
 import numpy as np
 
-from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, once, per_step, step_time, worthwhile
+from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
 from walkthrough.advice.input_costs import blocked_share, calls_of_copies, copies_text, without_copies
-from walkthrough.advice.replay import Change
+from walkthrough.advice.replay import Change, without
 from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace import outliers
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import Spans, distinct, places
-from walkthrough.trace.communication import Communication, exposed_on_cpu
+from walkthrough.trace.columns import Spans, distinct, once, places
+from walkthrough.trace.communication import Communication, alone
 from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
 from walkthrough.trace.intervals import Cover
-from walkthrough.trace.kernel_names import COLLECTIVE, is_collective, short_name
+from walkthrough.trace.kernel_names import COLLECTIVE, short_name
 from walkthrough.trace.kernels import mean_of_known
 from walkthrough.trace.memory import direction
-from walkthrough.trace.operators import between_operators, innermost_functions, pauses, stepping_thread
+from walkthrough.trace.operators import between_operators, innermost_functions, stepping_thread
 from walkthrough.trace.outliers import CUT, FORWARD, LongSteps, Outlier
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH
 from walkthrough.trace.steps import COMPILED, is_loading, is_mark
@@ -75,7 +75,7 @@ def hidden_syncs(a: Analysis) -> Evidence:
         waits + copies,
         do="look for .item(), .cpu(), print and synchronize; keep results on the GPU, and read them now and then",
         what="copies that the CPU waits for" if copies >= WORTHWHILE else "",
-        detail=f"{copies_text(a, back)} to the CPU, while no kernel runs" if copies >= WORTHWHILE else "",
+        detail=f"{copies_text(a, back)} to the CPU, while no kernel runs",
         when=a.trace.copies.cover(back) | runtime.cover(calls_of_copies(a, back)),
     )
 
@@ -126,23 +126,14 @@ def host_python_on_cpu(a: Analysis) -> Evidence | None:
     why = f"for {step_time(a, share)} {of_step(a)} {idle if len(a.phases.loading.start) else 'no operator runs'}"
     if named := _functions(a, python, stepping_thread(a.trace)):
         return bounded(f"{why}: {named}", share, do="move it out of the loop, or compile it with the model")
-    detail = ""
-    if a.share_within(pauses(python)) >= share / 2:
-        detail = f"{why}: Python, mostly in long pauses, which may be your own loader or preprocessing"
     do = "record with stacks to see its functions: `walkthrough trace --stacks`"
-    return bounded(f"{why}: Python, most likely", share, do=do, detail=detail)
+    return bounded(f"{why}: Python, most likely", share, do=do)
 
 
 def _functions(a: Analysis, when: Cover, thread: int) -> str:
     """The innermost Python functions of a thread meanwhile, with their time of a step; "" without stacks."""
     functions = innermost_functions(a.trace, when, thread)[:TOP_FUNCTIONS]
     return "; ".join(f"{name} {rounded_time(us / a.step_count)}" for name, us in functions)
-
-
-def without_python(a: Analysis) -> Change:
-    """No Python runs where the CPU runs no operator and no call."""
-    steps = a.whole.steps
-    return Change(cpu=[(between_operators(a.trace, steps.cpu_start, steps.cpu_end), 0.0)])
 
 
 @once
@@ -193,12 +184,10 @@ def cpu_operators(a: Analysis) -> Evidence | None:
         ~wrapper & ((trace.nesting.parent < 0) | np.append(wrapper, False)[trace.nesting.parent])
     )
     us = work.within(operators.start[outermost], operators.end[outermost])
-    times = np.bincount(operators.name[outermost], us, len(trace.names))
-    order = np.argsort(-times, kind="stable")[:TOP_FUNCTIONS].tolist()
     named = [
-        f"{printable(trace.names[n], 60)} {rounded_time(float(times[n]) / a.step_count)}"
-        for n in order
-        if times[n] >= LONG * work.total
+        f"{printable(name, 60)} {rounded_time(time / a.step_count)}"
+        for name, time in trace.longest(operators.name[outermost], us)[:TOP_FUNCTIONS]
+        if time >= LONG * work.total
     ]
     do = "run it on the GPU (device=), or before the loop"
     if named and re.match(f"{COMPILED.pattern}|autograd::", named[0]):
@@ -275,19 +264,13 @@ def slowest_rank(a: Analysis) -> Evidence | None:
 
 def hidden_collectives(a: Analysis) -> Change:
     """Collectives run beside the rest, and no step is faster than they are."""
-    kernels, steps, collective = a.trace.kernels, a.whole.steps, a.of_kind(COLLECTIVE)
-    alone = kernels.cover(collective).within(steps.start, steps.end)
-    return Change(kernels=np.where(collective, 0.0, 1.0), at_least=alone)
+    steps, collective = a.whole.steps, a.of_kind(COLLECTIVE)
+    return without(collective) | Change(at_least=a.trace.kernels.cover(collective).within(steps.start, steps.end))
 
 
 def while_only_communicating(a: Analysis) -> Cover:
     """When, in the steps, a collective runs with nothing beside it."""
-    trace, steps = a.trace, Cover(a.steps.start, a.steps.end)
-    if not len(trace.kernels):
-        return exposed_on_cpu(trace) & steps
-    collective = a.named(is_collective)
-    alone = trace.kernels.cover(collective)
-    return trace.kernels.cover(~collective).gaps(alone.start, alone.end) & steps
+    return alone(a.trace) & Cover(a.steps.start, a.steps.end)
 
 
 def device_queue_stall(a: Analysis) -> Evidence | None:

@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, ParamSpec
+from typing import TYPE_CHECKING, Any, ParamSpec
 
-from walkthrough.compare.rounds import Ladder, rounds_compared
+from walkthrough.compare.rounds import Comparison, rounds_compared
 from walkthrough.compare.statistics import SAME, Ratio
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import write_whole
@@ -23,7 +23,7 @@ SPEED, MEMORY, SLOWER = "#0072b2", "#e69f00", "#d55e00"  # Okabe and Ito's: the 
 UNRESOLVED = "#8c8c8c"  # a ratio whose interval includes 1
 GREY = "#767676"  # readable on white and on black; in an SVG it becomes the reader's own text colour
 ERROR_BARS = {"ecolor": GREY, "capsize": 3}
-STYLE = {  # matplotlib's rcParams of every figure: no box, grey where it is not data
+STYLE: dict[Any, Any] = {  # matplotlib's rcParams of every figure: no box, grey where it is not data
     "figure.constrained_layout.use": True, "figure.titlesize": 11, "figure.labelsize": 9,
     "text.color": GREY, "axes.titlecolor": GREY, "axes.labelcolor": GREY, "axes.edgecolor": GREY,
     "axes.titlesize": 10, "axes.labelsize": 9, "axes.spines.top": False, "axes.spines.right": False,
@@ -36,8 +36,8 @@ _DECIMALS = re.compile(r"-?\d+\.\d{4,}")
 _HASHED_ID = re.compile(r'\bid="([A-Za-z_0-9]*[0-9a-f]{10})"')
 
 
-def plot(ladder: Ladder, path: str | Path) -> None:
-    """Draw a `rounds.Ladder` into `path`, in the format of its suffix. Raises InputError for one not in `FORMATS`."""
+def plot(ladder: Comparison, path: str | Path) -> None:
+    """Draw a ladder into `path`, in the format of its suffix. Raises InputError for one not in `FORMATS`."""
     path = Path(path)
     save(ladder_figure(ladder), path)
 
@@ -146,8 +146,8 @@ def reach(ranges: Iterable[tuple[float, float, float]]) -> list[list[float]]:
 
 
 @in_style
-def ladder_figure(ladder: Ladder) -> "Figure":
-    """A matplotlib `Figure` of a `rounds.Ladder`: each step against the baseline, and against the step before."""
+def ladder_figure(ladder: Comparison) -> "Figure":
+    """A matplotlib `Figure` of a `rounds.Comparison`: each step against the baseline, and against the step before."""
     from matplotlib.figure import Figure
 
     rows = ladder.rows
@@ -206,7 +206,7 @@ def _fill(colour: str) -> str:
     return f"{UNRESOLVED}80" if colour == UNRESOLVED else colour
 
 
-def interval_label(ladder: Ladder) -> str:
+def interval_label(ladder: Comparison) -> str:
     """What the lines in a figure of ratios are, and of how many rounds."""
     fewest, most = rounds_compared(ladder)
     if most == 1:
@@ -215,7 +215,7 @@ def interval_label(ladder: Ladder) -> str:
     return f"95 % interval of {count} rounds{' (1: no run-to-run variation)' if fewest == 1 else ''}"
 
 
-def ladder_title(ladder: Ladder) -> str:
+def ladder_title(ladder: Comparison) -> str:
     """What a ladder was run with: model, data, image size, device."""
     base = ladder.baseline
     return f"{base.model}, {base.data_label}, {base.size_label}, on {base.device}"

@@ -11,7 +11,7 @@ from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.compare import rounds
 from walkthrough.compare.statistics import Ratio
-from walkthrough.compare.table import Cell, Table, escaped
+from walkthrough.compare.table import Cell, Table
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import Result
 from walkthrough.terminal import BOLD, DIM, SCREEN_WIDTH, Page, print_text, screen
@@ -77,7 +77,7 @@ class Prediction:
         return "below" if self.estimated_gain < self.gain.low else "inside"
 
 
-LadderPredictions = tuple[rounds.Ladder, list[Prediction]]
+LadderPredictions = tuple[rounds.Comparison, list[Prediction]]
 
 
 def predictions(
@@ -87,9 +87,9 @@ def predictions(
 
     max_size: refuse traces of more bytes of JSON.
     """
-    results, ladders = list(results), []
-    runs, problems = rounds.readable_rounds(logdir, results)
-    for ladder in rounds.ladders(results, runs):
+    ladders = []
+    compared, problems = rounds.comparisons(logdir, [result.step for result in results])
+    for ladder in compared:
         costs = {}
         for before in ladder.acting[:-1]:
             try:
@@ -103,7 +103,7 @@ def predictions(
     return ladders, problems
 
 
-def of_ladder(ladder: rounds.Ladder, costs: Mapping[str, Sequence[Advice]]) -> list[Prediction]:
+def of_ladder(ladder: rounds.Comparison, costs: Mapping[str, Sequence[Advice]]) -> list[Prediction]:
     """The `Prediction`s of one ladder. costs: {step: the costs in its trace, see `Advised`}; steps may be missing."""
     rows = []
     for before, after in pairwise(ladder.acting):
@@ -135,37 +135,6 @@ def predictions_text(ladders: Sequence[LadderPredictions], width: int = SCREEN_W
     return page.text()
 
 
-def markdown(ladders: Sequence[LadderPredictions], more: Sequence[str] = ()) -> str:
-    """A page of the docs with the same tables. more: lines after them."""
-    lines = [
-        "# Predicted and measured",
-        "",
-        "What each step was predicted to gain by the trace of the step before it, and what it then gained. *At",
-        "most* is Amdahl's bound: a typical step without the cost that the next step reduces. *About* is what a",
-        "replay of that trace estimates, where it can: on a GPU. *Measured* is the ratio of the timed windows,",
-        "without a profiler, and its 95 % interval; `~` where that includes 1: no measurable difference. *Within*:",
-        "at most the bound, a loss included. A *miss* gained more than the bound (the whole interval is above it):",
-        "the trace, or our reading of it, did not show everything; since a traced step is longer than a timed one,",
-        "a cost may be a larger share of the timed step. *Cannot tell*: there was no bound, or the interval",
-        "includes both it and 1. An *estimate* lies *inside* the measured interval, *above* or *below* it.",
-        "",
-    ]
-    if not any(ladder.baseline.device_type == "cuda" for ladder, _ in ladders):
-        lines += [
-            "No ladder from a GPU has been recorded yet. Steps that have no effect on a CPU are left out; see",
-            "[Without a GPU](index.md#without-a-gpu).",
-            "",
-        ]
-    for ladder, rows in ladders:
-        base = ladder.baseline
-        windows, rounds = len(base.samples_per_second.windows), len(ladder.rows[0].rounds)
-        lines += [f"## {escaped(base.model)}, {base.size_label}, on {escaped(base.device)}", ""]
-        machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
-        lines += [f"{machine}, {windows} timed windows per step, of {rounds} round{'s' if rounds > 1 else ''}.", ""]
-        lines += [table(rows, on_page=True).markdown(), ""] if rows else []
-    return "\n".join([*lines, *more, "*Made by `make docs-figures`, from `logs/reference/`.*"])
-
-
 def table(rows: Sequence[Prediction], on_page: bool = False, replayed: bool | None = None) -> Table:
     """Step, estimated gain, bound, measured gain, outcome; on a page also why.
 
@@ -187,11 +156,6 @@ def table(rows: Sequence[Prediction], on_page: bool = False, replayed: bool | No
         )
 
     return Table("predicted", [cells(row) for row in rows], templates={about: "{:.2f}x", most: "{:.2f}x"})
-
-
-def cells(row: Prediction, replayed: bool) -> list[str]:
-    """The texts of a row of `table`."""
-    return table([row], replayed=replayed).texts()[0]
 
 
 def explain_runs(

@@ -44,10 +44,8 @@ from walkthrough.results.result import (
     Result,
     check_writable,
     read_result,
-    read_results,
     read_runs,
     run_files,
-    steps_not_run,
     write_json,
     write_not_run,
     write_whole,
@@ -337,10 +335,9 @@ def write_page(folder: str | Path) -> None:
 def page(folder: str | Path) -> str:
     """The page's text; "" for a folder without results. Raises InputError for a broken `record.json`."""
     folder = Path(folder)
-    results, _ = read_results(folder)
-    if not results:
+    if not any(folder.glob(f"[!.]*/{RESULT_FILE}")):
         return ""
-    ladder = rounds.ladders(results, rounds.recorded_rounds(folder, results))[0]
+    ladder = rounds.whole_comparison(folder)
     settings = read_header(folder / FILE).settings
     base, environment = ladder.baseline, ladder.baseline.environment
     windows = len(base.samples_per_second.windows)
@@ -348,7 +345,6 @@ def page(folder: str | Path) -> str:
     precision = "" if given in (None, "auto") else f", --precision {given}"
     workers = max(row.result.workers for row in ladder.rows)
     notes = notes_of(ladder)
-    missing = steps_not_run(folder)
     lines = [
         f"# {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}",
         "",
@@ -368,8 +364,8 @@ def page(folder: str | Path) -> str:
         "without a tenth of them at either end; rounds: runs of the step, interleaved with the other steps'. Trace,",
         "events: round 1.",
         *(["", *(f"- {escaped(note)}." for note in notes)] if notes else []),
-        *([""] if missing else []),
-        *(f"- {code(step.step)} was not run: {escaped(step.reason)}." for step in missing),
+        *([""] if ladder.missing else []),
+        *(f"- {code(step.step)} was not run: {escaped(step.reason)}." for step in ladder.missing),
         "",
         "Written by `walkthrough record`; `walkthrough compare` prints it, `walkthrough record --check` verifies it.",
     ]

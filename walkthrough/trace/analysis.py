@@ -326,6 +326,7 @@ def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload
         working = 1 - float(np.mean([gpu.total_us for gpu in idle])) / total
     setting_up = np.mean([gpu.causes_us["setup"] for gpu in idle]) / total if idle else 0.0
     graphed = float(graph_launched(trace, kernels).mean()) if len(kernels) else 0.0
+    computing = operators.where(~trace.named(operators, lambda name: is_mark(name) or is_loading(name)))
     captured = _captures(trace)
     update = passes(trace).own
     fused = trace.has_name(is_compiled, kernels.where(~launched_in(trace, kernels, update)))
@@ -333,7 +334,7 @@ def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload
     if len(captured.start) and not graphed:  # what runs between captures prepares the next one
         captured = Cover(captured.start[:1], captured.end[-1:])
     return Workload(
-        training=_training(trace),
+        training=_trains(trace),
         compiled=fused or trace.has_name(COMPILED.search, *running),
         fused=fused,
         graphed=graphed,
@@ -352,16 +353,9 @@ def _workload(trace: Trace, steps: Steps, idle: Sequence[idle.Idle]) -> Workload
         count=len(work),
         busy=working,
         recorded=_recorded(operators.external),
-        operating=_operating(trace, steps) / total,
+        operating=(pauses(trace.runtime.cover().gaps(steps.start, steps.end)) & computing.cover()).total / total,
         unusable=not steps.whole or is_undecided(steps),
     )
-
-
-def _operating(trace: Trace, steps: Steps) -> float:
-    """µs in the steps in which operators run, and nothing is called for so long that they do not launch anything."""
-    silent = pauses(trace.runtime.cover().gaps(steps.start, steps.end))
-    operators = trace.operators
-    return (silent & operators.cover(~trace.named(operators, lambda name: is_mark(name) or is_loading(name)))).total
 
 
 def _recorded(ids: np.ndarray) -> float:
@@ -377,9 +371,9 @@ def _recorded(ids: np.ndarray) -> float:
 
 def _captures(trace: Trace) -> Cover:
     """When CUDA graphs were captured: from each call that begins a capture to the next one on its thread that ends."""
-    runtime = trace.runtime
-    begins = runtime.where(trace.named(runtime, lambda name: "BeginCapture" in name))
-    ends = runtime.where(trace.named(runtime, lambda name: "EndCapture" in name))
+    begins, ends = (
+        trace.spans(lambda name, edge=edge: f"{edge}Capture" in name, trace.runtime) for edge in ("Begin", "End")
+    )
     start, end, ending = [], [], places(ends.thread)
     for thread, here in places(begins.thread).items():
         opened, closed = begins.start[here], ends.end[ending.get(thread, [])]
@@ -389,13 +383,10 @@ def _captures(trace: Trace) -> Cover:
     return Cover(np.concatenate(start), np.concatenate(end)) if start else Cover()
 
 
-def _trains(name: str) -> bool:
-    return is_backward(name) or is_optimizer_step(name)
-
-
-def _training(trace: Trace) -> bool | None:
-    if trace.has_name(_trains, trace.operators, trace.annotations) or trace.has_name(
-        _TRAINING_KERNELS.search, trace.kernels
-    ):
+def _trains(trace: Trace) -> bool | None:
+    marks = (trace.operators, trace.annotations)
+    if trace.has_name(lambda name: is_backward(name) or is_optimizer_step(name), *marks):
+        return True
+    if trace.has_name(_TRAINING_KERNELS.search, trace.kernels):
         return True
     return False if trace.has_name(_COMPUTING.search, trace.operators) else None

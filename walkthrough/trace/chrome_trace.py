@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 import msgspec
+from msgspec import field
 
 from walkthrough.results.errors import InputError
 from walkthrough.results.files import open_plain
@@ -134,42 +135,26 @@ def _decompress(file: BinaryIO, packed: bytes, name: str, warnings: list[str]) -
 
 Number = float | int | str | None
 
-KEYS = {
-    "external": "External id",
-    "external_2021": "external id",
-    "sequence": "Sequence number",
-    "blocks_per_sm": "blocks per SM",
-    "occupancy": "est. achieved occupancy %",
-    "address": "Addr",
-    "allocation": "Bytes",
-    "allocated": "Total Allocated",
-    "reserved": "Total Reserved",
-    "device_type": "Device Type",
-    "device_id": "Device Id",
-    "shapes": "Input Dims",
-    "types": "Input type",
-}
 
-
-class Args(msgspec.Struct, gc=False, rename=KEYS):
+class Args(msgspec.Struct, gc=False):
     """The arguments of an event that a number is computed from; all others are skipped."""
 
-    external: Number = -1
-    external_2021: Number = -1
+    external: Number = field(default=-1, name="External id")
+    external_2021: Number = field(default=-1, name="external id")
     correlation: Number = -1
-    sequence: Number = -1
+    sequence: Number = field(default=-1, name="Sequence number")
     device: Number = None
     bytes: Number = None
-    blocks_per_sm: Number = None
-    occupancy: Number = None
-    address: Number = None
-    allocation: Number = None
-    allocated: Number = None
-    reserved: Number = None
-    device_type: Number = None
-    device_id: Number = None
-    shapes: msgspec.Raw = msgspec.Raw()  # JSON, read for few operators
-    types: msgspec.Raw = msgspec.Raw()
+    blocks_per_sm: Number = field(default=None, name="blocks per SM")
+    occupancy: Number = field(default=None, name="est. achieved occupancy %")
+    address: Number = field(default=None, name="Addr")
+    allocation: Number = field(default=None, name="Bytes")
+    allocated: Number = field(default=None, name="Total Allocated")
+    reserved: Number = field(default=None, name="Total Reserved")
+    device_type: Number = field(default=None, name="Device Type")
+    device_id: Number = field(default=None, name="Device Id")
+    shapes: msgspec.Raw = field(default=msgspec.Raw(), name="Input Dims")  # JSON, read for few operators
+    types: msgspec.Raw = field(default=msgspec.Raw(), name="Input type")
     name: msgspec.Raw = msgspec.Raw()  # of a thread, in an event that names one
     finished: msgspec.Raw = msgspec.Raw()  # `false` in a mark that was open when the profiler stopped
 

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cached_property
+from functools import cached_property, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from msgspec import Struct, field
@@ -12,6 +12,23 @@ from msgspec.structs import asdict
 
 from walkthrough.trace.chrome_trace import PARTIAL
 from walkthrough.trace.intervals import Cover
+
+T = TypeVar("T")
+
+
+def once(compute: Callable[[Any], T]) -> Callable[[Any], T]:
+    """A decorator: the result is kept with its only argument, a `Trace` or an `Analysis`, for all that ask for it."""
+    key = f"{compute.__module__}.{compute.__qualname__}"
+
+    @wraps(compute)
+    def computed(of: Any) -> T:
+        kept = vars(of)
+        if key not in kept:
+            kept[key] = compute(of)
+        return kept[key]
+
+    return computed
+
 
 # numpy's own `median`, `quantile` and `unique` import numpy.ma, for arrays with masks: 10 ms.
 
@@ -86,10 +103,6 @@ class Spans(Struct):
     def cover(self, mask: np.ndarray | slice = slice(None)) -> Cover:
         """When any of the spans runs that a boolean mask or an index array selects."""
         return Cover(self.start[mask], self.end[mask])
-
-    def us_within(self, begin: float, end: float) -> np.ndarray:
-        """µs of each span that lie in [begin, end), float64."""
-        return np.clip(np.minimum(self.end, end) - np.maximum(self.start, begin), 0, None)
 
     def where(self, mask: np.ndarray) -> "Spans":
         """The spans that a boolean mask or an index array selects."""
@@ -218,6 +231,16 @@ class Trace(Struct, dict=True):
             passed[number] = bool(test(self.names[number]))
         return passed[spans.name]
 
+    def spans(self, test: Callable[[str], object], *tables: Spans) -> Spans:
+        """The spans of the tables, the operators by default, whose names pass `test`."""
+        return joined([table.where(self.named(table, test)) for table in tables or (self.operators,)])
+
+    def longest(self, name: np.ndarray, us: np.ndarray) -> list[tuple[str, float]]:
+        """(name, its µs) of all that take time, the longest first. name: indices into `names`."""
+        total = np.bincount(name, us, len(self.names))
+        order = np.argsort(-total, kind="stable").tolist()
+        return [(self.names[number], float(total[number])) for number in order if total[number] > 0]
+
     def has_name(self, test: Callable[[str], object], *tables: Spans) -> bool:
         """Whether any name in the tables passes `test`."""
         numbers = {number for spans in tables for number in distinct(spans.name).tolist()}
@@ -225,14 +248,11 @@ class Trace(Struct, dict=True):
 
 
 def calls_of(runtime: Spans, correlation: np.ndarray) -> np.ndarray:
-    """The index in `runtime` of the call with each correlation (int64), -1 for none."""
-    known = np.flatnonzero(runtime.correlation >= 0)
-    if not len(known):
-        return np.full(len(correlation), -1)
-    order = known[np.argsort(runtime.correlation[known], kind="stable")]
-    ids = runtime.correlation[order]
-    at = np.searchsorted(ids, correlation, "right") - 1
-    return np.where((at >= 0) & (ids[at] == correlation) & (correlation >= 0), order[at], -1)
+    """The index in `runtime` of the last call with each correlation (int64), -1 for none."""
+    order = np.argsort(runtime.correlation, kind="stable")
+    at = np.searchsorted(runtime.correlation, correlation, "right", order) - 1
+    same = np.append(runtime.correlation[order], -1)[at] == correlation
+    return np.where(same & (correlation >= 0), np.append(order, -1)[at], -1)
 
 
 def launched_in(trace: Trace, work: Spans, code: Cover) -> np.ndarray:
@@ -251,15 +271,12 @@ def launching_operators(trace: Trace, runtime: np.ndarray) -> np.ndarray:
     By the profiler's External id, as in the profiler plugin. In some traces no id names an operator: then it is the
     innermost operator that runs on the calling thread when the call begins.
     """
-    operators, result = trace.operators, np.full(len(runtime), -1)
-    known = np.flatnonzero(operators.external > 0)
-    order = known[np.argsort(operators.external[known], kind="stable")]
-    ids, valid = operators.external[order], runtime >= 0
-    wanted = np.where(valid, trace.runtime.external[runtime], -1) if len(trace.runtime) else np.full(len(runtime), -1)
-    if len(ids):
-        at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
-        result = np.where((ids[at] == wanted) & (wanted > 0), order[at], -1)
-    missing = np.flatnonzero(valid & (result < 0))
+    operators = trace.operators
+    order, wanted = np.argsort(operators.external, kind="stable"), np.append(trace.runtime.external, -1)[runtime]
+    at = np.searchsorted(operators.external, wanted, sorter=order)
+    same = np.append(operators.external[order], -1)[at] == wanted
+    result = np.where(same & (wanted > 0), np.append(order, -1)[at], -1)
+    missing = np.flatnonzero((runtime >= 0) & (result < 0))
     if len(missing) and len(operators):
         calls = runtime[missing]
         result[missing] = trace.nesting.innermost(trace.runtime.thread[calls], trace.runtime.start[calls])

@@ -9,9 +9,9 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from walkthrough.trace.columns import Spans, Trace, joined
+from walkthrough.trace.columns import Spans, Trace
 from walkthrough.trace.intervals import Cover, shares
-from walkthrough.trace.kernel_names import is_collective, is_exchange, is_gloo
+from walkthrough.trace.kernel_names import is_collective, is_exchange
 from walkthrough.trace.steps import ROLES, Steps, is_mark, of_steps, roles
 
 MOST_COLLECTIVES = 10_000  # of a trace, whose lengths are compared with those of other ranks: of its first steps
@@ -45,50 +45,46 @@ class Communication(Struct, frozen=True):
 
 def communication(trace: Trace, steps: Steps) -> Communication | None:
     """The `Communication` of a trace, or None where no collective ran."""
-    if not len(trace.kernels):
-        return _on_cpu(trace, steps)
-    collective = trace.named(trace.kernels, is_collective)
-    if not collective.any():
+    spans, is_exchanging = collectives(trace), is_exchange if len(trace.kernels) else _EXCHANGE_ON_CPU.match
+    if not len(spans):
         return None
-    communicating, computing = trace.kernels.cover(collective), trace.kernels.cover(~collective)
-    either = (communicating | computing).within(steps.start, steps.end)
-    total = communicating.within(steps.start, steps.end)
-    hidden = total - (either - computing.within(steps.start, steps.end))
-    collective_of_steps = collective & of_steps(trace, steps, trace.kernels)
-    exchanging = trace.named(trace.kernels, is_exchange)
-    time = trace.kernels.duration
-    exchanges = time[exchanging].sum() > time[collective].sum() / 2
-    longest = float(time[collective_of_steps].max(initial=0.0))
-    count = int(collective_of_steps.sum())
-    return Communication(count, float(total.sum()), float(hidden.sum()), bool(exchanges), longest)
+    if len(trace.kernels):
+        own, computing = of_steps(trace, steps, spans), _computing(trace)
+        exposed = (spans.cover() | computing).within(steps.start, steps.end) - computing.within(steps.start, steps.end)
+    else:
+        own = Cover(steps.cpu_start, steps.cpu_end).holds(spans.start)
+        exposed = alone(trace).within(steps.start, steps.end)
+    total = spans.cover().within(steps.start, steps.end)
+    return Communication(
+        count=int(own.sum()),
+        us=float(total.sum()),
+        hidden_us=float((total - exposed).sum()),
+        exchanges=bool(trace.spans(is_exchanging, spans).duration.sum() > spans.duration.sum() / 2),
+        longest_us=float(spans.duration[own].max(initial=0.0)),
+    )
 
 
-def marked_collectives(trace: Trace) -> Cover:
-    """When a collective of gloo runs, by its marks."""
-    return _gloo_marks(trace).cover()
+def collectives(trace: Trace) -> Spans:
+    """The kernels of collectives; in a trace without kernels gloo's marks."""
+    return trace.spans(is_collective, trace.kernels) if len(trace.kernels) else gloo_marks(trace)
 
 
-def exposed_on_cpu(trace: Trace) -> Cover:
-    """When a collective of gloo runs, and no operator of this process does."""
-    operators, collectives = trace.operators, marked_collectives(trace)
-    around = trace.named(operators, lambda name: is_mark(name) or _AROUND.match(name))
-    return operators.cover(~around).gaps(collectives.start, collectives.end)
+def alone(trace: Trace) -> Cover:
+    """When a collective runs and no other kernel; in a trace without kernels, no operator of this process."""
+    running = collectives(trace).cover()
+    return _computing(trace).gaps(running.start, running.end)
 
 
-def _on_cpu(trace: Trace, steps: Steps) -> Communication | None:
-    marks = _gloo_marks(trace)
-    if not len(marks):
-        return None
-    own = Cover(steps.cpu_start, steps.cpu_end).holds(marks.start)
-    total = float(marked_collectives(trace).within(steps.start, steps.end).sum())
-    exposed = float(exposed_on_cpu(trace).within(steps.start, steps.end).sum())
-    exchanging_us = marks.duration[trace.named(marks, _EXCHANGE_ON_CPU.match)].sum()
-    exchanges, longest = bool(exchanging_us > marks.duration.sum() / 2), float(marks.duration[own].max(initial=0.0))
-    return Communication(int(own.sum()), total, total - exposed, exchanges, longest)
+def gloo_marks(trace: Trace) -> Spans:
+    """The marks of gloo's collectives, on the CPU."""
+    return trace.spans(lambda name: name.startswith("gloo:"), trace.operators, trace.annotations)
 
 
-def _gloo_marks(trace: Trace) -> Spans:
-    return joined([spans.where(trace.named(spans, is_gloo)) for spans in (trace.operators, trace.annotations)])
+def _computing(trace: Trace) -> Cover:
+    """When kernels run that are no collectives; in a trace without kernels, operators that compute."""
+    if len(trace.kernels):
+        return trace.spans(lambda name: not is_collective(name), trace.kernels).cover()
+    return trace.spans(lambda name: not is_mark(name) and not _AROUND.match(name)).cover()
 
 
 COMPUTE, OVERLAPPED, EXPOSED = "compute", "overlapped", "exposed"
@@ -103,18 +99,13 @@ def parts_us(trace: Trace, steps: Steps) -> dict[str, float]:
     compute: a kernel runs, and no collective's; of a CPU, "cpu_exec" is that. overlapped: a collective's kernel (on a
     CPU, gloo's mark) and other work. exposed: a collective alone. Others: as in `ROLES`.
     """
-    if len(trace.kernels):
-        collective = trace.named(trace.kernels, is_collective)
-        if not collective.any():
-            return {}
-        communicating, computing = trace.kernels.cover(collective), trace.kernels.cover(~collective)
-        overlapped, exposed = communicating & computing, communicating
-    else:
-        communicating, computing = marked_collectives(trace), Cover()
-        if not len(communicating.start):
-            return {}
-        exposed = exposed_on_cpu(trace)
-        overlapped = exposed.gaps(communicating.start, communicating.end)
+    running, computing = collectives(trace).cover(), _computing(trace)
+    if not len(running.start):
+        return {}
+    overlapped, exposed = running & computing, running
+    if not len(trace.kernels):  # what computes then is of the role "cpu_exec"
+        exposed, computing = alone(trace), Cover()
+        overlapped = exposed.gaps(running.start, running.end)
     by_role = dict(zip(ROLES, roles(trace), strict=False))
     covers = {OVERLAPPED: overlapped, COMPUTE: computing, EXPOSED: exposed}
     covers |= {role: cover for role, cover in by_role.items() if role != "kernel"}
@@ -131,7 +122,11 @@ def sequences(trace: Trace, steps: Steps) -> dict[str, dict[str, list[float]]]:
     step alone has more than `MOST_COLLECTIVES`.
     """
     result: dict[str, dict[str, list[float]]] = {name: {} for name in steps.names}
-    spans, index = _collectives(trace, steps)
+    spans = collectives(trace)
+    index = _index(spans.start, steps.cpu_start, steps.cpu_end)
+    if len(trace.kernels):
+        called = _index(np.append(trace.runtime.start, np.nan)[spans.call], steps.cpu_start, steps.cpu_end)
+        index = np.where(spans.call >= 0, called, _index(spans.start, steps.start, steps.end))
     streams = {thread: number for number, thread in enumerate(sorted(set(spans.thread.tolist())))}
     rows = zip(index.tolist(), spans.name.tolist(), spans.thread.tolist(), spans.duration.tolist(), strict=True)
     for step, name, thread, us in rows:
@@ -140,24 +135,12 @@ def sequences(trace: Trace, steps: Steps) -> dict[str, dict[str, list[float]]]:
             key = f"{trace.names[name][:200]} {stream}"
             result[steps.names[step]].setdefault(key, []).append(round(us, 3))
     whole, seen = {}, 0
-    for name, collectives in list(result.items())[:MOST_COLLECTIVES]:
-        seen += sum(map(len, collectives.values()))
+    for name, of_step in list(result.items())[:MOST_COLLECTIVES]:
+        seen += sum(map(len, of_step.values()))
         if seen > MOST_COLLECTIVES:
             break
-        whole[name] = collectives
+        whole[name] = of_step
     return whole
-
-
-def _collectives(trace: Trace, steps: Steps) -> tuple[Spans, np.ndarray]:
-    """The spans of collectives, those of one table sorted by start, and the index of the step of each, -1 for none."""
-    kernels = trace.kernels
-    if not len(kernels):
-        marks = _gloo_marks(trace)
-        return marks, _index(marks.start, steps.cpu_start, steps.cpu_end)
-    collective = kernels.where(trace.named(kernels, is_collective))
-    called = np.append(trace.runtime.start, np.nan)[collective.call]
-    launched = _index(called, steps.cpu_start, steps.cpu_end)
-    return collective, np.where(collective.call >= 0, launched, _index(collective.start, steps.start, steps.end))
 
 
 def _index(time: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:

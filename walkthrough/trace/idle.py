@@ -36,11 +36,6 @@ class Idle(Struct, frozen=True):
     by_gap: np.ndarray
     pending: Cover
 
-    @property
-    def queued_share(self) -> float:
-        """How much of the time without a kernel is `queued`, 0..1."""
-        return self.causes_us["queued"] / self.total_us if self.total_us > 0 else 0.0
-
 
 class Stall(Struct, frozen=True):
     """A stretch in which a GPU ran no kernel although work was launched already. us: its length.
@@ -57,13 +52,14 @@ class Stall(Struct, frozen=True):
 
 
 def idle(trace: Trace, steps: Steps, device: int) -> Idle:
-    """The `Idle` of one GPU (its number) inside `steps`."""
+    """The `Idle` of one GPU (its number) inside `steps`. That torch.compile compiles, Dynamo's own marks say."""
     kernels, runtime, operators = trace.kernels, trace.runtime, trace.operators
     busy = kernels.cover(kernels.device == device)
     gaps = busy.gaps(steps.start, steps.end)
     waiting, copying, setting_up = trace.calls.waits, trace.calls.copies, trace.calls.sets_up
     loading = trace.named(operators, is_loading)
     marks = trace.named(operators, is_mark)
+    compiling = trace.spans(lambda name: name.endswith("(dynamo_timed)"), operators, trace.annotations)
     queued = pending(trace, device) | _launched_before(trace, gaps, device)
     causes = [
         trace.copies.cover(trace.copies.device == device)
@@ -72,20 +68,13 @@ def idle(trace: Trace, steps: Steps, device: int) -> Idle:
         queued,
         operators.cover(loading),
         runtime.cover(waiting),
-        runtime.cover(setting_up) | _compiling(trace),
+        runtime.cover(setting_up) | compiling.cover(),
         runtime.cover(~waiting & ~copying & ~setting_up) | operators.cover(~loading & ~marks),
         Cover(gaps.start, gaps.end),
     ]
     by_gap = shares(causes, gaps.start, gaps.end)
     causes_us = dict(zip(CAUSES, by_gap.sum(axis=1).tolist(), strict=True))
     return Idle(device, gaps.total, causes_us, gaps.start, gaps.end, by_gap, queued)
-
-
-def _compiling(trace: Trace) -> Cover:
-    """When torch.compile compiles, by Dynamo's own marks."""
-    tables = (trace.operators, trace.annotations)
-    covers = [spans.cover(trace.named(spans, lambda name: name.endswith("(dynamo_timed)"))) for spans in tables]
-    return covers[0] | covers[1]
 
 
 def pending(trace: Trace, device: int) -> Cover:

@@ -227,11 +227,13 @@ _RULES = [
     (None, r"^triton_tem_"),
 ]
 _DECIDING = 2000  # letters: in public traces, the rest of a name decides nothing
-_LOW_PRECISION = re.compile(r"half|bf16|bfloat16|fp16|fp8|[_-]h(gemm|cudnn)", re.IGNORECASE)
-# TF32, by name or by an instruction's shape, where no type of 16 bits is named. float32 on AMD: Tensile's names begin
-# with the indices and then the types (its Naming.py; S is single, MX computes in AMD's TF32), MIOpen's hold the type.
-_TF32 = re.compile(r"tf32|s1688|16x8x8_f32|^cijk_[a-z]+_[a-z]+_s_mx_b_", re.IGNORECASE)
-_AMD_FP32 = re.compile(r"^cijk_[a-z]+_[a-z]+_s_?b_|igemm_\w+_fp32|asmconv\w*_fp32", re.IGNORECASE)
+# Types of 16 bits or fewer.
+LOW_PRECISION = re.compile(r"half|bf16|bfloat16|fp16|fp8|[_-]h(gemm|cudnn)", re.IGNORECASE)
+# TF32, by name or by an instruction's shape, where no type of 16 bits is named. Matrix products and convolutions in
+# float32 on AMD: Tensile's names begin with the indices and then the types (its Naming.py; S is single, MX computes in
+# AMD's TF32), MIOpen's hold the type.
+TF32 = re.compile(r"tf32|s1688|16x8x8_f32|^cijk_[a-z]+_[a-z]+_s_mx_b_", re.IGNORECASE)
+AMD_FP32 = re.compile(r"^cijk_[a-z]+_[a-z]+_s_?b_|igemm_\w+_fp32|asmconv\w*_fp32", re.IGNORECASE)
 # Kernels that read and write float32 under autocast as well: it computes layer and group norm, softmax and losses in
 # float32 (torch's "CUDA Ops that can autocast to float32") and leaves embeddings alone. Batch norm takes what it gets.
 _KEPT_FP32 = re.compile(
@@ -317,23 +319,7 @@ def halves_under_autocast(name: str) -> bool:
 
 def is_ordinary(name: str) -> bool:
     """True for a matrix product or a convolution without Tensor Cores."""
-    _, pattern = _deciding_rule(name)
-    return pattern in _ORDINARY
-
-
-def is_low_precision(name: str) -> bool:
-    """True for a kernel that names a type of 16 bits or fewer."""
-    return _LOW_PRECISION.search(name) is not None
-
-
-def is_tf32(name: str) -> bool:
-    """True for a kernel that multiplies in TF32, or on AMD in its TF32."""
-    return _TF32.search(name) is not None
-
-
-def is_amd_fp32(name: str) -> bool:
-    """True for a matrix product or convolution of AMD's libraries in float32."""
-    return _AMD_FP32.search(name) is not None
+    return _deciding_rule(name)[1] in _ORDINARY
 
 
 # double as the first type of a template or a lambda's argument: that of a scalar, as in FusedAdam's parameters, of an
@@ -360,11 +346,6 @@ def is_compiled(name: str) -> bool:
 def is_collective(name: str) -> bool:
     """True for the name of a collective's kernel."""
     return kind(name) == COLLECTIVE
-
-
-def is_gloo(name: str) -> bool:
-    """True for the mark of one of gloo's collectives, on the CPU."""
-    return name.startswith("gloo:")
 
 
 def is_collective_mark(name: str) -> bool:

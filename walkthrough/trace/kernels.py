@@ -14,7 +14,6 @@ from msgspec import Struct
 
 from walkthrough.trace.columns import (
     MAX_GPUS,
-    Spans,
     Trace,
     distinct,
     graph_launched,
@@ -23,6 +22,7 @@ from walkthrough.trace.columns import (
 )
 from walkthrough.trace.intervals import Cover, integral
 from walkthrough.trace.kernel_names import (
+    AMD_FP32,
     ATTENTION,
     CONVOLUTION,
     COPY,
@@ -30,16 +30,15 @@ from walkthrough.trace.kernel_names import (
     ELIGIBLE,
     ELIGIBLE_SINCE,
     KINDS,
+    LOW_PRECISION,
     MATRIX,
     OPTIMIZER,
     OTHER,
     REDUCTION,
+    TF32,
     halves_under_autocast,
-    is_amd_fp32,
     is_float64,
-    is_low_precision,
     is_ordinary,
-    is_tf32,
     kind,
     uses_tensor_cores,
 )
@@ -123,20 +122,19 @@ def tensor_cores(
         return TensorCores({}, {}, None, 0.0, none, none, none)
     sure = trace.named(kernels, lambda name: classify(name) is True)
     unsure = trace.named(kernels, lambda name: classify(name) is None)
-    amd, kinds = is_amd(trace), kind_numbers(trace)
+    kinds = kind_numbers(trace)
     unknown_kind = unsure & (kinds == KINDS.index(OTHER))
-    old = [device for device in distinct(kernels.device).tolist() if not has_matrix_units(trace, device)]
-    sure &= ~np.isin(kernels.device, old)
-    unsure &= ~np.isin(kernels.device, old)
+    old = np.isin(
+        kernels.device, [device for device in distinct(kernels.device).tolist() if not has_matrix_units(trace, device)]
+    )
+    sure, unsure = sure & ~old, unsure & ~old
     matrix_work = sure | (unsure & np.isin(kinds, [KINDS.index(name) for name in (MATRIX, CONVOLUTION, ATTENTION)]))
 
     graphed = graph_launched(trace, kernels)
     operator = launching_operators(trace, np.where(graphed, -1, kernels.call))
-    launched = operator >= 0
-    if len(operators):
-        launched &= trace.named(operators, _is_operator)[operator]
-    counted = launched | graphed if (launched | graphed).any() else np.ones(len(kernels), bool)
-    time = kernels.duration
+    launched = np.append(trace.named(operators, _is_operator), False)[operator]
+    linked, time = launched | graphed, kernels.duration
+    counted = linked if linked.any() else np.ones(len(kernels), bool)
 
     share, unknown = {}, {}
     for device in gpu_ids(trace):
@@ -144,7 +142,7 @@ def tensor_cores(
         total, unknown[device] = time[here].sum(), _part(time[here & unsure].sum(), time[here].sum())
         share[device] = None if (unsure | ~here).all() else _part(time[here & sure].sum(), total)
 
-    if not (launched | graphed).any():
+    if not linked.any():
         return TensorCores(share, unknown, None, _part(time[unknown_kind].sum(), time.sum()), none, none, none)
     able = trace.named(operators, eligible.__contains__)
     able[operator[launched & matrix_work]] = True
@@ -155,10 +153,9 @@ def tensor_cores(
         in_innermost |= launched & innermost[operator]
     able_share = _part(time[in_innermost].sum(), time[counted].sum())
     unknown_share = _part(time[counted & unknown_kind & ~in_innermost].sum(), time[counted].sum())
-    full = ~trace.named(kernels, lambda name: is_low_precision(name) or is_float64(name))
-    full &= ~np.isin(kernels.device, old)
-    fp32_matrix = in_innermost & full & (trace.named(kernels, is_amd_fp32) if amd else ordinary)
-    tf32_matrix = in_innermost & full & sure & trace.named(kernels, is_tf32)
+    full = ~old & ~trace.named(kernels, lambda name: LOW_PRECISION.search(name) or is_float64(name))
+    fp32_matrix = in_innermost & full & (trace.named(kernels, AMD_FP32.search) if vendor(trace) == "amd" else ordinary)
+    tf32_matrix = in_innermost & full & sure & trace.named(kernels, TF32.search)
     fp32_other = full & ~sure & ~fp32_matrix & trace.named(kernels, halves_under_autocast)
     fp32_other &= ~launched_in(trace, kernels, passes(trace).per_step)
     return TensorCores(share, unknown, able_share, unknown_share, fp32_matrix, tf32_matrix, fp32_other)
@@ -186,11 +183,6 @@ def vendor(trace: Trace) -> Literal["nvidia", "amd", "intel"]:
     if trace.hip or trace.has_name(_HIP_CALL.match, trace.runtime):
         return "amd"
     return "intel" if _INTEL.search(names) or trace.has_name(_SYCL_CALL.match, trace.runtime) else "nvidia"
-
-
-def is_amd(trace: Trace) -> bool:
-    """Whether the GPUs are AMD's."""
-    return vendor(trace) == "amd"
 
 
 def has_tf32(trace: Trace) -> bool:
@@ -234,13 +226,17 @@ class Gpu(Struct, frozen=True):
 
 def gpu(trace: Trace, number: int, begin: float, end: float, tensor_cores: dict[int, float | None]) -> Gpu:
     """A GPU's numbers from `begin` to `end`; tensor_cores: the share of each GPU."""
-    kernels = trace.kernels.where(trace.kernels.device == number)
+    kernels, length = trace.kernels.where(trace.kernels.device == number), end - begin
+    working = kernels.where(kernels.blocks_per_sm > 0)
+    blocks = integral(working.start, working.end, working.blocks_per_sm, begin, end, 1.0)
+    known = kernels.where(kernels.occupancy >= 0)
+    us = np.clip(np.minimum(known.end, end) - np.maximum(known.start, begin), 0, None)
     return Gpu(
         id=number,
         name=gpu_name(trace, number),
-        utilization=utilization(kernels, begin, end),
-        sm_efficiency=sm_efficiency(kernels, begin, end),
-        occupancy_percent=occupancy_percent(kernels, begin, end),
+        utilization=float(kernels.cover().within(begin, end)) / length if length > 0 else 0.0,
+        sm_efficiency=float(blocks) / length if len(working) and length > 0 else None,
+        occupancy_percent=float(np.average(known.occupancy, weights=us)) if us.sum() > 0 else None,
         tensor_core_share=tensor_cores.get(number),
     )
 
@@ -254,27 +250,6 @@ def gpu_ids(trace: Trace) -> list[int]:
     ids, count = np.unique(work.device, return_counts=True)
     ids = ids[np.argsort(-count, kind="stable")[:MAX_GPUS]]
     return sorted(int(number) for number in ids.tolist() if np.isfinite(number))
-
-
-def utilization(kernels: Spans, start: float, end: float) -> float:
-    """Share of [start, end) in which at least one of the kernels ran."""
-    return float(kernels.cover().within(start, end)) / (end - start) if end > start else 0.0
-
-
-def sm_efficiency(kernels: Spans, start: float, end: float) -> float | None:
-    """Mean over [start, end) of the blocks per SM of all kernels running, at most 1; None where not recorded."""
-    known = kernels.blocks_per_sm > 0
-    if not known.any() or not end > start:
-        return None
-    blocks = integral(kernels.start[known], kernels.end[known], kernels.blocks_per_sm[known], start, end, 1.0)
-    return float(blocks) / (end - start)
-
-
-def occupancy_percent(kernels: Spans, start: float, end: float) -> float | None:
-    """Mean estimated achieved occupancy of the kernels, weighted by their time in [start, end); None if none known."""
-    known = kernels.occupancy >= 0
-    time = kernels.us_within(start, end)[known]
-    return float(np.average(kernels.occupancy[known], weights=time)) if time.sum() > 0 else None
 
 
 def gpu_name(trace: Trace, number: int) -> str | None:
@@ -310,20 +285,14 @@ class Tables(Struct, frozen=True):
 
 def tables(trace: Trace, steps: Steps | None = None) -> Tables:
     """The `Tables` of a whole trace, or of its steps: of the device work that they called."""
-    of_kernels, of_copies = np.ones(len(trace.kernels), bool), np.ones(len(trace.copies), bool)
-    if steps:
-        of_kernels, of_copies = (of_steps(trace, steps, spans) for spans in (trace.kernels, trace.copies))
-    return Tables(by_name(trace, trace.kernels.where(of_kernels)), copies(trace, of_copies))
-
-
-def by_name(trace: Trace, kernels: Spans) -> list[Kernel]:
-    """The `Kernel`s of some spans, the longest first."""
-    times, counts = np.bincount(kernels.name, weights=kernels.duration), np.bincount(kernels.name)
+    of_kernels, of_copies = (
+        of_steps(trace, steps, work) if steps else np.ones(len(work), bool) for work in (trace.kernels, trace.copies)
+    )
+    kernels = trace.kernels.where(of_kernels)
+    us, count = np.bincount(kernels.name, weights=kernels.duration), np.bincount(kernels.name)
     units = any(has_matrix_units(trace, number) for number in gpu_ids(trace))
     rows = [
-        Kernel(
-            name := trace.names[number], int(counts[number]), float(times[number]), units and uses_tensor_cores(name)
-        )
-        for number in np.flatnonzero(counts).tolist()
+        Kernel(name := trace.names[at], int(count[at]), float(us[at]), units and uses_tensor_cores(name))
+        for at in np.flatnonzero(count).tolist()
     ]
-    return sorted(rows, key=lambda row: (-row.us, row.name))
+    return Tables(sorted(rows, key=lambda row: (-row.us, row.name)), copies(trace, of_copies))

@@ -41,11 +41,15 @@ def direction(trace: Trace, name: str) -> np.ndarray:
     return trace.named(trace.copies, re.compile(DIRECTIONS[name]).search)
 
 
+def from_pageable(trace: Trace) -> np.ndarray:
+    """A mask over `Trace.copies`: those from pageable memory, or to it."""
+    return trace.named(trace.copies, lambda name: "Pageable" in name)
+
+
 def copies(trace: Trace, selected: np.ndarray) -> dict[str, Copies]:
     """The `Copies` of each direction, by its name, among the `selected` ones (a mask over `Trace.copies`)."""
     result, size = {}, np.nan_to_num(trace.copies.bytes)
     pinned = trace.named(trace.copies, lambda name: "Pinned" in name)
-    pageable = trace.named(trace.copies, lambda name: "Pageable" in name)
     for name in DIRECTIONS:
         mask = direction(trace, name) & selected
         result[name] = Copies(
@@ -53,7 +57,7 @@ def copies(trace: Trace, selected: np.ndarray) -> dict[str, Copies]:
             int(size[mask].sum()),
             float(trace.copies.duration[mask].sum()),
             int(size[mask & pinned].sum()),
-            int(size[mask & pageable].sum()),
+            int(size[mask & from_pageable(trace)].sum()),
         )
     return result
 

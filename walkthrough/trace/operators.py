@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 
 from walkthrough.trace.columns import Nesting, Trace, distinct, launching_operators
-from walkthrough.trace.communication import marked_collectives
+from walkthrough.trace.communication import gloo_marks
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import is_compiled, is_matrix_work
 from walkthrough.trace.steps import (
@@ -57,11 +57,6 @@ class Phases(Struct, frozen=True):
     fused: bool
 
 
-def _is_loss(name: str) -> bool:
-    """True for an operator of a loss; compiled code, whose kernels name the operators in them, is the model's."""
-    return _LOSS.search(name) is not None and not is_compiled(name)
-
-
 def phases(trace: Trace, steps: Steps) -> Phases:
     """The `Phases` of a trace."""
     operators = trace.operators
@@ -75,7 +70,8 @@ def phases(trace: Trace, steps: Steps) -> Phases:
     training = passes(trace)
     computing = np.flatnonzero((products | compiled) & ~training.own.holds(operators.start))
     begins = np.sort(np.concatenate([operators.start[computing], training.training.start]))
-    starts = _starts(trace, steps)
+    starts = distinct(trace.spans(is_step, operators, trace.annotations).start)
+    starts = starts if len(starts) else steps.cpu_start  # `Steps.start` may be later, where the GPU is behind
     begin = np.append(begins, np.inf)[np.searchsorted(begins, starts)]
     end = np.append(starts[1:], max(float(steps.end[-1]), float(starts[-1])))
     has_model = begin < np.append(starts[1:], np.inf)
@@ -86,18 +82,23 @@ def phases(trace: Trace, steps: Steps) -> Phases:
     if len(training.training.start):  # what is changed in place where no gradient may be made are weights or buffers
         in_place = trace.named(operators, lambda name: name.endswith("_"))
         preparing &= ~in_place | operators.cover(operators.sequence >= 0).holds(operators.start)
+    # Compiled code, whose kernels name the operators in them, is the model's.
+    loss = trace.named(operators, lambda name: _LOSS.search(name) and not is_compiled(name))
+    gaps = operators.cover(inside).gaps(loading.start, loading.end)
+    length = gaps.end - gaps.start
+    long = length > 2 * length.sum() / max(len(length), 1)
     return Phases(
         loading=loading,
         workers=trace.has_name(lambda name: "MultiProcessing" in name, operators.where(waits)),
         converts=bool((inside & scaling).any()),
-        converting=_without_pauses(loading, operators.cover(inside)),
+        converting=Cover(gaps.start[long], gaps.end[long]).gaps(loading.start, loading.end),
         preparing=operators.cover(preparing),
         normalises=bool((before & scaling).any() and (before & shifting).any()),
         resizes=bool((before & trace.named(operators, _RESIZING.match)).any()),
         model=Cover(begin[has_model], end[has_model]),
         products=operators.cover(products),
         convolves=bool((products & trace.named(operators, lambda name: "conv" in name.lower())).any()),
-        loss=operators.cover(trace.named(operators, _is_loss) & outside),
+        loss=operators.cover(loss & outside),
         optimizer=training.own,
         per_step=training.per_step,
         fused=trace.has_name(_FUSED.fullmatch, operators),
@@ -115,21 +116,6 @@ def _until_the_model(training: Passes, loading: Cover, starts: np.ndarray, begin
     return training.per_step.gaps(edges, np.where(begin <= following, begin, edges))
 
 
-def _starts(trace: Trace, steps: Steps) -> np.ndarray:
-    """Where steps begin on the CPU, µs; `Steps.start` may be later, where the GPU is behind."""
-    marks = [spans.start[trace.named(spans, is_step)] for spans in (trace.operators, trace.annotations)]
-    starts = distinct(np.concatenate(marks))
-    return starts if len(starts) else steps.cpu_start
-
-
-def _without_pauses(whole: Cover, working: Cover) -> Cover:
-    """`whole` without the gaps in `working` that are longer than twice the mean gap."""
-    gaps = working.gaps(whole.start, whole.end)
-    length = gaps.end - gaps.start
-    long = length > 2 * length.mean() if len(length) else np.zeros(0, bool)
-    return Cover(gaps.start[long], gaps.end[long]).gaps(whole.start, whole.end)
-
-
 PAUSE = 200.0  # µs: to call an operator takes far less, also while stacks are recorded
 _MODULE = re.compile(r"\(\d+\): <module>$")  # its line is that at which recording began
 _ADDRESS = re.compile(r" object at 0x[0-9a-f]+")
@@ -144,7 +130,7 @@ def between_operators(
     """
     operators = trace.operators
     idle = trace.named(operators, lambda name: is_mark(name) or (loading and is_loading(name)))
-    working = operators.cover(~idle) | trace.runtime.cover() | marked_collectives(trace)
+    working = operators.cover(~idle) | trace.runtime.cover() | gloo_marks(trace).cover()
     return (working | busy if busy else working).gaps(start, end)
 
 
@@ -184,9 +170,7 @@ def innermost_functions(trace: Trace, free: Cover, thread: int) -> list[tuple[st
     functions = python.where(near)
     thread = thread if (functions.thread == thread).any() else int(functions.thread[0])
     innermost, start, end = Nesting(functions).innermost_during(thread, free)
-    times = np.bincount(functions.name[innermost], weights=end - start, minlength=1)
-    order = np.argsort(-times, kind="stable").tolist()
-    return [(plain_name(trace.names[number]), float(times[number])) for number in order if times[number] > 0]
+    return [(plain_name(name), us) for name, us in trace.longest(functions.name[innermost], end - start)]
 
 
 OUTSIDE = "outside of any operator"
@@ -211,9 +195,11 @@ def by_operator(trace: Trace, steps: Steps) -> list[Operator]:
     recorded operator launched have a row of their own, `OUTSIDE`.
     """
     operators, names = trace.operators, len(trace.names)
-    name, own_us = own_times(trace, steps)
-    count = np.bincount(name, minlength=names)
-    us = np.bincount(name, weights=own_us, minlength=names)
+    kept = ~trace.named(operators, lambda name: is_step(name) or is_loading(name))
+    kept = operators.where(kept & ~passes(trace).wrapping)  # the time of a mark around a closure is the model's
+    own = Cover(steps.cpu_start, steps.cpu_end).holds(kept.start) if steps.marked else np.ones(len(kept), bool)
+    count = np.bincount(kept.name[own], minlength=names)
+    us = np.bincount(kept.name[own], Nesting(kept).own_time()[own], names)
     device_us, outside_us = np.zeros(names), 0.0
     if len(trace.kernels):
         mask = of_steps(trace, steps, trace.kernels) if steps.marked else np.ones(len(trace.kernels), bool)
@@ -229,18 +215,3 @@ def by_operator(trace: Trace, steps: Steps) -> list[Operator]:
     if outside_us > 0:
         rows.append(Operator(OUTSIDE, 0, 0.0, outside_us))
     return sorted(rows, key=lambda row: (-row.device_us, -row.us, row.name))
-
-
-def own_times(trace: Trace, steps: Steps) -> tuple[np.ndarray, np.ndarray]:
-    """The names (int64) of the operators of the steps, and the µs of each without those inside it.
-
-    Without marks of steps, of waits for a DataLoader, and of an optimizer's calls that wrap a closure.
-    """
-    kept = ~trace.named(trace.operators, lambda name: is_step(name) or is_loading(name))
-    kept &= ~passes(trace).wrapping  # their time is the model's, and Python's
-    operators = trace.operators.where(kept)
-    own_us = Nesting(operators).own_time()
-    if not steps.marked:
-        return operators.name, own_us
-    running = Cover(steps.cpu_start, steps.cpu_end).holds(operators.start)
-    return operators.name[running], own_us[running]

@@ -12,7 +12,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from walkthrough.trace.columns import Spans, Trace, median
+from walkthrough.trace.columns import Trace, median
 from walkthrough.trace.idle import CAUSES, Idle
 from walkthrough.trace.reader import CHECKPOINT, EVALUATION, NEW_EPOCH, Recording
 from walkthrough.trace.steps import ROLES, Steps, is_backward, is_loading
@@ -20,9 +20,7 @@ from walkthrough.trace.steps import ROLES, Steps, is_backward, is_loading
 FEWEST = 3  # steps: of two, neither is the odd one
 FAR = 3.5  # standard deviations, by the median absolute deviation
 LEAST = 0.1  # of the median: less does not matter
-UNKNOWN = (
-    0.25  # of the median: less needs a reason to be more than usual; pairs of public traces agree by this the best
-)
+UNKNOWN = 0.25  # of the median: less needs a reason to be unusual; pairs of public traces agree by this the best
 PART = 0.25  # of what most of the long steps' time is of: what takes less longer is noise, unless its reason is known
 FIRST = 3  # steps of a program, which compile and allocate
 NOTICEABLE = 0.1  # of the time: what long steps take less is within the error of any gain
@@ -94,7 +92,7 @@ def is_outlier(steps: Steps) -> np.ndarray:
     """
     known = _has_reason(steps)
     far = _far(steps.duration, known) & (known | (_excess(steps).argmax(axis=0) != ROLES.index("dataloader")))
-    return far | np.array([CUT in reasons for reasons in _reasons(steps)])
+    return far | np.array([CUT in reasons for reasons in steps.reasons])
 
 
 def _far(duration: np.ndarray, known: np.ndarray) -> np.ndarray:
@@ -140,7 +138,7 @@ def long_steps(trace: Trace, steps: Steps) -> LongSteps:
     position = np.concatenate([1 + np.arange(before), begin + np.arange(count + after)])
     us = np.concatenate([untraced_us[:before], traced_us, untraced_us[before:]])
     long = np.concatenate([long[:before], outlying, long[before:]])
-    reasons = [*untraced_reasons[:before], *_reasons(steps), *untraced_reasons[before:]]
+    reasons = [*untraced_reasons[:before], *steps.reasons, *untraced_reasons[before:]]
     seen = (position >= FIRST) & np.array([CUT not in step for step in reasons])
     seen[before + count :][:1] = False  # what the profiler leaves behind lengthens the next step
     long &= seen
@@ -189,39 +187,31 @@ def outliers(trace: Trace, steps: Steps, idle: Sequence[Idle]) -> list[Outlier]:
     if not outlying.any():
         return []
     excess, usual_us = _excess(steps), float(median(steps.duration[_usual(steps)]))
-    loading = _loads(trace).cover()
+    loading = trace.spans(is_loading).cover()
     usual_wait_us = float(median(loading.within(steps.cpu_start[~outlying], steps.cpu_end[~outlying])))
     waits_us, by_workers = first_batches(trace, steps.cpu_start, steps.cpu_end)
+    loaders = trace.recording.loaders if trace.recording else []
+    persistent = {loader.persistent_workers for loader in loaders if loader.num_workers}
+    workers = "yes"  # of several loaders, which one begins anew is not known
+    if len(persistent) == 1:
+        workers = "kept" if persistent.pop() else "anew"
     found = []
     for index in np.flatnonzero(outlying).tolist():
         role = int(excess[:, index].argmax())
         gap_us, cause = _longest_gap(idle, float(steps.start[index]), float(steps.end[index]))
-        us, reasons = float(steps.duration[index]), _reasons(steps)[index]
+        us, reasons = float(steps.duration[index]), steps.reasons[index]
         outlier = Outlier(
             steps.names[index], us, us - usual_us, ROLES[role], float(excess[role, index]), gap_us, cause, reasons
         )
         if NEW_EPOCH in reasons:
-            us, workers = float(waits_us[index]), _workers(trace) if by_workers[index] else ""
-            outlier = replace(outlier, wait_us=us, usual_wait_us=usual_wait_us, workers=workers)
+            of_workers = workers if by_workers[index] else ""
+            outlier = replace(outlier, wait_us=float(waits_us[index]), usual_wait_us=usual_wait_us, workers=of_workers)
         found.append(outlier)
     return found
 
 
-def _workers(trace: Trace) -> str:
-    """Whether the worker processes of a trace are kept from epoch to epoch: see `Outlier.workers`."""
-    loaders = trace.recording.loaders if trace.recording else []
-    kept = {loader.persistent_workers for loader in loaders if loader.num_workers}
-    if len(kept) != 1:  # of several loaders, which one begins anew is not known
-        return "yes"
-    return "kept" if kept.pop() else "anew"
-
-
-def _reasons(steps: Steps) -> list[tuple[str, ...]]:
-    return steps.reasons or [()] * len(steps.names)
-
-
 def _has_reason(steps: Steps) -> np.ndarray:
-    return np.array([bool(reasons) for reasons in _reasons(steps)])
+    return np.array([bool(reasons) for reasons in steps.reasons])
 
 
 def _usual(steps: Steps) -> np.ndarray:
@@ -262,8 +252,9 @@ def with_reasons(trace: Trace, steps: Steps) -> Steps:
     usual = _lower_median(duration)
     longer = np.flatnonzero(duration - usual > UNEXPLAINED * usual).tolist()
     evaluates = _evaluates(trace, start, end) if longer else []
-    begins_epoch = _begins_epoch(trace, start, end) if longer else []
-    saving_us = trace.python.cover(trace.named(trace.python, _SAVING.search)).within(start, end)  # with stacks only
+    asked = _counts(trace.spans(is_loading).start, start, end)
+    begins_epoch = (asked > 1) & (asked == _lower_median(asked) + 1)  # not where it usually asks none
+    saving_us = trace.spans(_SAVING.search, trace.python).cover().within(start, end)  # with stacks only
     waits_us, by_workers = first_batches(trace, start, end)
     for index in longer:
         excess = float(duration[index]) - usual
@@ -297,43 +288,29 @@ def first_batches(trace: Trace, start: np.ndarray, end: np.ndarray) -> tuple[np.
     Two waits with nothing computed between them are one: a new epoch's is from the call that finds the last one's end
     to the end of the call that returns the first batch. The time between them starts the worker processes.
     """
-    waits = _loads(trace)
+    waits = trace.spans(is_loading)
     step = np.searchsorted(start, waits.start, "right") - 1
     waits, step = waits.where(inside := (step >= 0) & (waits.start < end[step])), step[inside]
     longest, by_workers = np.zeros(len(start)), np.zeros(len(start), bool)
     np.maximum.at(longest, step, waits.duration)
     by_workers[step[trace.named(waits, lambda name: "MultiProcessing" in name)]] = True
-    computing = np.sort(trace.operators.start[trace.named(trace.operators, _computes)])
+    computing = trace.spans(
+        lambda name: _PRODUCT.fullmatch(name) or is_backward(name) or name.startswith("Optimizer.")
+    ).start
     between = np.searchsorted(computing, waits.start[1:]) > np.searchsorted(computing, waits.end[:-1])
     one = ~between & (step[1:] == step[:-1])
     np.maximum.at(longest, step[1:][one], (waits.end[1:] - waits.start[:-1])[one])
     return longest, by_workers
 
 
-def _loads(trace: Trace) -> Spans:
-    return trace.operators.where(trace.named(trace.operators, is_loading))
-
-
-def _computes(name: str) -> bool:
-    return bool(_PRODUCT.fullmatch(name) or is_backward(name)) or name.startswith("Optimizer.")
-
-
 def _counts(at: np.ndarray, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """How many of the times `at` lie in each interval."""
-    at = np.sort(at)
+    """How many of the times `at`, sorted, lie in each interval."""
     return np.searchsorted(at, end) - np.searchsorted(at, start)
 
 
 def _lower_median(values: np.ndarray) -> float:
     """The median; of an even count, the lower of the two in the middle: of two steps, the one that does less."""
     return float(np.sort(values)[(len(values) - 1) // 2])
-
-
-def _begins_epoch(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """A mask: steps that asked their DataLoader once more than usual."""
-    calls = _counts(_loads(trace).start, start, end)
-    usual = _lower_median(calls)
-    return (usual > 0) & (calls == usual + 1)
 
 
 def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -355,5 +332,5 @@ def _evaluates(trace: Trace, start: np.ndarray, end: np.ndarray) -> np.ndarray:
     more = np.maximum(passes / usual_passes, 1.0) * MORE
     if usual := _lower_median(forward):
         return (forward >= usual * more) & (alone - _lower_median(alone) >= (forward - usual) / 2)
-    batches = _counts(_loads(trace).start, start, end)
+    batches = _counts(trace.spans(is_loading).start, start, end)
     return batches >= max(_lower_median(batches), 1.0) * more + 1

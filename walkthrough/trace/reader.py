@@ -5,8 +5,9 @@ What it recorded (the steps before tracing, the optimizers, the loaders, the cor
 """
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing, suppress
+from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -20,8 +21,10 @@ from walkthrough.trace.chrome_trace import Args, Chunks, Event, Header, Number, 
 from walkthrough.trace.chrome_trace import events as events_of_trace
 from walkthrough.trace.columns import MemoryEvents, Spans, Trace, calls_of, median
 
-OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION = "operator", "runtime", "kernel", "copy", "set", "annotation"
-MEMORY, PYTHON = "memory", "python"
+# Kinds of events, named after the tables of a `Trace`.
+OPERATOR, RUNTIME, KERNEL, COPY, SET = "operators", "runtime", "kernels", "copies", "sets"
+ANNOTATION, PYTHON, MEMORY = "annotations", "python", "memory"
+SPANS = (OPERATOR, RUNTIME, KERNEL, COPY, SET, ANNOTATION, PYTHON)
 
 # Categories of torch.profiler from 2021 to today, lower case. Those of a runtime's or a driver's calls (cuda_runtime,
 # cuda_driver, hip_runtime, xpu_runtime, …) are recognised by the ending.
@@ -37,9 +40,11 @@ KINDS = {
     "memset": SET,
     "user_annotation": ANNOTATION,
     "python_function": PYTHON,
+    # Device work that is not read (Kineto's ActivityType.h): Meta's MTIA, Intel's Gaudi.
+    "mtia_ccp_events": "MTIA",
+    "mtia_insight": "MTIA",
+    "hpu_op": "HPU",
 }
-# Categories of device work that is not read (Kineto's ActivityType.h): Meta's MTIA, Intel's Gaudi.
-ACCELERATORS = {"mtia_ccp_events": "MTIA", "mtia_insight": "MTIA", "hpu_op": "HPU"}
 # Operators whose inputs' shapes and types are kept.
 SHAPED = {"aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::_addmm_activation"}
 MAX_NAME = 10_000  # letters, twice the longest name in public traces: each is compared with many expressions
@@ -73,7 +78,9 @@ def read(path: str | Path | Chunks) -> Trace:
             columns.add(run)
             if columns.seen > (most := chunks.max_size // EVENT_BYTES):
                 raise InputError(f"{chunks.path} holds more than {most:,} events; {chunks.option} raises the limit")
-            if columns.has_too_many_names():
+            # more than a trace holds, such as millions of names in a file that was packed to be small
+            kept = (columns.names, columns.threads, columns.inputs, columns.thread_names)
+            if max(map(len, kept)) > MAX_DISTINCT:
                 raise InputError(f"{chunks.path} holds more names or threads than any trace of torch.profiler")
     finally:
         chunks.close()
@@ -99,34 +106,29 @@ class _Columns:
         self.none = Args()
         self.seen = 0
         self.names, self.threads, self.addresses, self.inputs = _Numbered(), _Numbered(), _Numbered(), _Numbered()
-        self.runs: dict[str, list[Table]] = {kind: [] for kind in (*dict.fromkeys(KINDS.values()), RUNTIME, MEMORY)}
+        self.runs: dict[str, list[Table]] = {kind: [] for kind in (*SPANS, MEMORY)}
         self.thread_names = _Numbered()
         self.accelerator = ""
 
-    def has_too_many_names(self) -> bool:
-        """Whether it is more than a trace holds, such as millions of names in a file that was packed to be small."""
-        kept = self.names, self.threads, self.inputs, self.thread_names
-        return any(len(values) > MAX_DISTINCT for values in kept)
-
     def add(self, events: list[Event]) -> None:
         self.seen += len(events)
-        by_kind: dict[str, list[Event]] = {kind: [] for kind in self.runs}
-        append_for = _Appends(by_kind)
+        by_kind: dict[str, list[Event]] = {kind: [] for kind in (*self.runs, *KINDS.values())}
         for event in events:
             if event.ph == "X":
-                if append := append_for[event.cat]:
-                    append(event)
+                if kind := _kind(event.cat):
+                    by_kind[kind].append(event)
             elif event.ph == "i" and event.name == "[memory]" and event.args:
                 by_kind[MEMORY].append(event)
             elif event.ph == "M" and event.name == "thread_name" and event.args:
                 self.thread_names[str(event.pid), str(event.tid), _thread_name(event.args.name)]
-        self.accelerator = next(filter(None, map(_accelerator, append_for)), self.accelerator)
         for event in by_kind[ANNOTATION]:
             if (event.name or "").startswith(("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")):
                 by_kind[OPERATOR].append(event)
         for kind, selected in by_kind.items():
-            if selected:
+            if selected and kind in self.runs:
                 self.runs[kind].append(self._columns(kind, selected))
+            elif selected:
+                self.accelerator = kind
 
     def _columns(self, kind: str, events: list[Event]) -> Table:
         """The columns of a run's events of one kind, with their times and numbers as in the file."""
@@ -171,44 +173,33 @@ class _Columns:
         return {name: np.asarray(column) for name, column in columns.items()}
 
     def trace(self, path: Path, header: dict[str, object], warnings: list[str]) -> Trace:
-        tables = {kind: _joined(runs) for kind, runs in self.runs.items()}
-        kept = sum(len(table["start"]) for table in tables.values() if table)
-        if untimed := sum(len(run["start"]) for runs in self.runs.values() for run in runs) - kept:
+        tables = {kind: _joined(runs) for kind, runs in self.runs.items() if runs}
+        starts = np.concatenate([np.empty(0), *(table["start"] for table in tables.values())])
+        if untimed := sum(len(run["start"]) for runs in self.runs.values() for run in runs) - len(starts):
             warnings.append(f"{path.name}: {untimed} events without a usable time are left out")
-        starts = [table["start"] for table in tables.values() if table]
-        if not kept:
+        if not len(starts):
             raise InputError(f"{path} holds no event of a kind that torch.profiler records: nothing to explain")
-        if tables[PYTHON] and kept == len(tables[PYTHON]["start"]):
+        if PYTHON in tables and len(starts) == len(tables[PYTHON]["start"]):
             raise InputError(f"{path} holds calls of Python functions alone: record ProfilerActivity.CPU too")
-        starts = np.concatenate(starts)
         origin = float(np.floor(np.partition(starts, len(starts) // 2)[len(starts) // 2]))
-        for table in tables.values():
-            if table:
-                table["start"] -= origin
-            if "duration" in table:
-                table["end"] = table["start"] + table.pop("duration")
         threads: dict[tuple[str, str], int] = {}  # a thread's id is a number in some events and a text in others
         merged = [threads.setdefault((str(pid), str(tid)), len(threads)) for pid, tid in self.threads]
-        for table in filter(None, tables.values()):
+        for table in tables.values():
+            table["start"] -= origin
             table["thread"] = np.array(merged)[table["thread"]]
-        runtime = _spans(tables[RUNTIME])
+            if "duration" in table:
+                table["end"] = table["start"] + table.pop("duration")
+        memory = tables.pop(MEMORY, {"start": np.empty(0)})
+        spans = {kind: _spans(tables.get(kind)) for kind in SPANS}
         for kind in (KERNEL, COPY, SET):
-            if table := tables[kind]:
-                table["call"] = calls_of(runtime, table["correlation"])
-        memory = tables.pop(MEMORY) or {"start": np.empty(0)}
+            spans[kind].call = calls_of(spans[RUNTIME], spans[kind].correlation)
         return Trace(
             file=path,
             origin=origin,
             names=[name or "" for name in self.names],
             threads=list(threads),
             thread_names={(pid, tid): name for pid, tid, name in self.thread_names if name},
-            operators=_spans(tables[OPERATOR]),
-            runtime=runtime,
-            kernels=_spans(tables[KERNEL]),
-            copies=_spans(tables[COPY]),
-            sets=_spans(tables[SET]),
-            annotations=_spans(tables[ANNOTATION]),
-            python=_spans(tables[PYTHON]),
+            **spans,
             inputs=list(self.inputs),
             memory=MemoryEvents(
                 time=memory["start"],
@@ -241,21 +232,11 @@ def _cut(value: Any) -> Any:
     return value[:MAX_NAME] if isinstance(value, str | bytes) else value
 
 
-class _Appends(dict[str | None, Callable[[Event], None] | None]):
-    """From a category to the `append` of the list of its kind; None for categories that no number needs."""
-
-    def __init__(self, by_kind: dict[str, list[Event]]) -> None:
-        self.by_kind = by_kind
-
-    def __missing__(self, category: str | None) -> Callable[[Event], None] | None:
-        lower = (category or "").lower()
-        kind = RUNTIME if lower.endswith(("_runtime", "_driver")) else KINDS.get(lower)
-        self[category] = self.by_kind[kind].append if kind else None
-        return self[category]
-
-
-def _accelerator(category: str | None) -> str:
-    return ACCELERATORS.get((category or "").lower(), "")
+@lru_cache(1000)
+def _kind(category: str | None) -> str | None:
+    """The kind of the events of a category; None for categories that no number needs."""
+    lower = (category or "").lower()
+    return RUNTIME if lower.endswith(("_runtime", "_driver")) else KINDS.get(lower)
 
 
 def _numbers(values: Sequence[Number]) -> np.ndarray:
@@ -301,8 +282,6 @@ def _joined(runs: list[Table]) -> Table:
 
     Events that begin together do not depend on the order in the file: the outer one comes first.
     """
-    if not runs:
-        return {}
     table = {name: np.concatenate([run[name] for run in runs]) for name in runs[0]}
     usable = abs(table["start"]) < MAX_TIME
     if "duration" in table:
@@ -317,7 +296,7 @@ def _joined(runs: list[Table]) -> Table:
     return {name: column[order] for name, column in table.items()}
 
 
-def _spans(table: Table) -> Spans:
+def _spans(table: Table | None) -> Spans:
     if table:
         return Spans(**table)
     no_ids = np.empty(0, np.int64)
@@ -453,10 +432,8 @@ def _recording(header: dict[str, Any]) -> Recording | None:
         return None
     fields = {}
     for field in msgspec.structs.fields(Recording):
-        try:
+        with suppress(KeyError, msgspec.ValidationError):
             fields[field.name] = msgspec.convert(value[field.name], field.type)
-        except (KeyError, msgspec.ValidationError):
-            continue
     return Recording(**fields)
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from walkthrough.results.errors import printable
-from walkthrough.trace.columns import MAX_GPUS, MemoryEvents, Spans, Trace, calls_of, distinct, joined, median
+from walkthrough.trace.columns import MAX_GPUS, MemoryEvents, Spans, Trace, calls_of, distinct, joined, median, once
 from walkthrough.trace.intervals import Cover, shares
 from walkthrough.trace.kernel_names import is_matrix_work
 
@@ -92,15 +92,9 @@ class Passes(Struct, frozen=True):
     wrapping: np.ndarray
 
 
+@once
 def passes(trace: Trace) -> Passes:
     """The `Passes` of a trace; computed once."""
-    kept = vars(trace)
-    if "passes" not in kept:
-        kept["passes"] = _passes(trace)
-    return kept["passes"]
-
-
-def _passes(trace: Trace) -> Passes:
     operators = trace.operators
     steps = trace.named(operators, is_optimizer_step)
     zeroing = operators.cover(trace.named(operators, lambda name: name.startswith("Optimizer.")) & ~steps)
@@ -277,9 +271,7 @@ def _last_calls(trace: Trace) -> np.ndarray:
     Of optimizers of several classes only that which is called least counts, of equals the last in a round, as it marks
     the steps of `walkthrough trace`. Calls inside another's, and inside a backward pass, do not count.
     """
-    operators = trace.operators
-    backward = operators.where(trace.named(operators, is_backward))
-    calls = _of_one_thread(operators.where(trace.named(operators, is_optimizer_step)))
+    backward, calls = trace.spans(is_backward), _of_one_thread(trace.spans(is_optimizer_step))
     inside = backward.cover(backward.thread == calls.thread[0]) if len(calls) else Cover()
     before = np.maximum.accumulate(np.append(-np.inf, calls.end[:-1]))
     calls = calls.where((calls.start >= before[: len(calls)]) & ~inside.holds(calls.start))
@@ -295,8 +287,7 @@ def _last_calls(trace: Trace) -> np.ndarray:
 
 def _first_waits(trace: Trace) -> np.ndarray:
     """When waits for a DataLoader begin, µs, sorted: once for all waits between which no operator runs."""
-    operators = trace.operators
-    waits = _of_one_thread(operators.where(trace.named(operators, is_loading)))
+    waits, operators = _of_one_thread(trace.spans(is_loading)), trace.operators
     begun = np.searchsorted(operators.start, waits.start[1:]) > np.searchsorted(operators.start, waits.end[:-1])
     return waits.start[np.append(True, begun)[: len(waits)]]
 
@@ -360,8 +351,7 @@ class Steps(Struct, frozen=True):
     cpu_start, cpu_end: µs, float64 [steps]: its mark, so when the CPU ran it. Where the CPU is ahead of the GPU, start
     is later than cpu_start, or even than cpu_end.
     breakdown: µs, float64 [roles, steps], in the order of `ROLES`; a column sums to that step's time.
-    whole: see `Marks`. reasons: what each step does besides training, see `outliers.with_reasons`; [] where that is not
-    asked.
+    whole: see `Marks`. reasons: what each step does besides training, if `outliers.with_reasons` has looked for it.
     """
 
     names: list[str]
@@ -371,21 +361,18 @@ class Steps(Struct, frozen=True):
     cpu_end: np.ndarray
     breakdown: np.ndarray
     marked_by: str
-    whole: bool = True
-    reasons: list[tuple[str, ...]] = []
+    whole: bool
+    reasons: list[tuple[str, ...]]
 
     def where(self, mask: np.ndarray) -> "Steps":
         """The steps that a boolean mask selects."""
-        return Steps(
-            [name for name, selected in zip(self.names, mask.tolist(), strict=True) if selected],
-            self.start[mask],
-            self.end[mask],
-            self.cpu_start[mask],
-            self.cpu_end[mask],
-            self.breakdown[:, mask],
-            self.marked_by,
-            self.whole,
-            [reason for reason, selected in zip(self.reasons, mask.tolist(), strict=False) if selected],
+        chosen = np.flatnonzero(mask).tolist()
+        return replace(
+            self,
+            names=[self.names[index] for index in chosen],
+            breakdown=self.breakdown[:, mask],
+            reasons=[self.reasons[index] for index in chosen],
+            **{name: getattr(self, name)[mask] for name in ("start", "end", "cpu_start", "cpu_end")},
         )
 
     @property
@@ -425,11 +412,10 @@ def steps(trace: Trace) -> Steps:
     operator to the last is the one step.
     """
     marks = step_marks(trace)
-    start, end, launched = _with_device_work(trace, marks.start, marks.end)
-    count = _complete(launched)
-    start, end, cpu_start, cpu_end = start[:count], end[:count], marks.start[:count], marks.end[:count]
-    breakdown = shares([*roles(trace), Cover(start, end)], start, end)
-    return Steps(marks.names[:count], start, end, cpu_start, cpu_end, breakdown, marks.marked_by, marks.whole)
+    start, end = _with_device_work(trace, marks.start, marks.end)
+    count, breakdown = len(start), shares([*roles(trace), Cover(start, end)], start, end)
+    names, cpu_start, cpu_end, reasons = marks.names[:count], marks.start[:count], marks.end[:count], [()] * count
+    return Steps(names, start, end, cpu_start, cpu_end, breakdown, marks.marked_by, marks.whole, reasons)
 
 
 def of_steps(trace: Trace, steps: Steps, work: Spans) -> np.ndarray:
@@ -493,17 +479,13 @@ def roles(trace: Trace) -> list[Cover]:
     ]
 
 
-def _with_device_work(
-    trace: Trace, start: np.ndarray, end: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Steps' starts and ends with the device work that they launched, and how many events each launched (or None)."""
+def _with_device_work(trace: Trace, start: np.ndarray, end: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Steps' starts and ends with the device work that they launched, of the steps for which it is complete."""
     work = trace.device_work
-    if not len(work):
-        return start, end, None
     step = launching_step(trace, work, start, end)
     launched = np.bincount(step[step >= 0], minlength=len(start))
     if not launched.any():
-        return start, end, None
+        return start, end
     last = np.full(len(start), -np.inf)
     np.maximum.at(last, step[step >= 0], work.end[step >= 0])
     before = start[0]
@@ -513,12 +495,6 @@ def _with_device_work(
     for index in range(len(start)):
         start[index] = max(before, start[index])
         end[index] = before = max(end[index], last[index], start[index])
-    return start, end, launched
-
-
-def _complete(launched: np.ndarray | None) -> int | None:
-    """How many steps are complete; None for all."""
-    if launched is None or len(launched) < 2:
-        return None
-    last = int(np.flatnonzero(launched)[-1])
-    return last if last > 0 and launched[last - 1] * 0.8 > launched[last] else last + 1
+    stop = int(np.flatnonzero(launched)[-1])
+    count = stop if stop > 0 and launched[stop - 1] * 0.8 > launched[stop] else stop + 1
+    return start[:count], end[:count]

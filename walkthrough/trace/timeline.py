@@ -21,7 +21,6 @@ MAX_EVENTS = 500_000  # the page says how many are left out
 MAX_FACTS = 30_000  # stretches without a kernel whose causes are sent
 MAX_POINTS = 20_000  # of a counter
 MARGIN = 0.02  # of the window, on either side
-TABLES = ("operators", "annotations", "python", "runtime", "kernels", "copies", "sets")
 ON_CPU = {  # the lanes of a thread, in their order, and what their labels add to the thread's name
     "mark": ", marks",
     "loader": ", DataLoader",
@@ -35,12 +34,11 @@ ON_CPU = {  # the lanes of a thread, in their order, and what their labels add t
 class Events(Struct, frozen=True):
     """Events of one kind of lane, sorted by start, outer events first.
 
-    table, row: where each is in the trace, an index into `TABLES` and its index there; -1 for none.
+    row: the place of an operator, or of a call, among those of the trace; -1 for all others.
     """
 
     kind: str
     spans: Spans
-    table: np.ndarray
     row: np.ndarray
 
     def __len__(self) -> int:
@@ -48,7 +46,7 @@ class Events(Struct, frozen=True):
 
     def where(self, mask: np.ndarray) -> "Events":
         """The events that a boolean mask or an index array selects."""
-        return Events(self.kind, self.spans.where(mask), self.table[mask], self.row[mask])
+        return Events(self.kind, self.spans.where(mask), self.row[mask])
 
     def within(self, begin: float, end: float) -> "Events":
         """The events that overlap [begin, end)."""
@@ -57,7 +55,7 @@ class Events(Struct, frozen=True):
 
 
 class Lane(Struct):
-    """One lane: its events, the row of each, and what it is called. thread: -1 for none. facts: of each event."""
+    """One lane: its events, and what it is called. thread: -1 for none. facts: of each event."""
 
     id: str
     label: str
@@ -65,7 +63,6 @@ class Lane(Struct):
     group: str
     thread: int
     events: Events
-    level: np.ndarray
     facts: Sequence[dict[str, str | float]] = ()
 
 
@@ -108,18 +105,22 @@ def lanes(
     """
     trace, steps = analysis.trace, analysis.steps
     parts = [part for part in events(trace) if len(part)]
-    begin = float(steps.cpu_start[0])
+    begin, total = float(steps.cpu_start[0]), whole(trace, parts, steps)
     others = [gpu.start for gpu in analysis.idle] + [when.start for _, when in findings]
-    shown = window(trace, parts, steps, first, last, np.concatenate([np.empty(0), *others]))
-    chosen = [part for part in (part.within(shown.start, shown.end) for part in parts) if len(part)]
-    names, threads = list(trace.names), thread_names(trace)
-    on_device = [part for part in chosen if part.kind in ("kernel", "copy")]
-    rows = _finding_lanes(findings, shown, names)
-    rows += _device_lanes(analysis, shown, on_device, names, threads)
-    rows += _cpu_lanes(trace, [part for part in chosen if part.kind in ON_CPU], threads)
-    rows = [row for row in rows if len(row.events)]
-    _make_unique(rows)
-    total = whole(trace, parts, steps)
+    shown = window(trace, parts, steps, first, last, np.concatenate([np.empty(0), *others]), total)
+    chosen = {part.kind: part.within(shown.start, shown.end) for part in parts}
+    names, threads, rows = list(trace.names), thread_names(trace), list[Lane]()
+    for what, when in findings:
+        own = _plain_events("finding", when.start, when.end, np.full(len(when.start), len(names)))
+        names.append(what)
+        rows.append(Lane(f"finding {what}", what, "", "what stands out", -1, own.within(shown.start, shown.end)))
+    rows += _device_lanes(analysis, shown, chosen, len(names), threads)
+    names += CAUSES
+    rows = [row for row in rows + _cpu_lanes(trace, chosen, threads) if len(row.events)]
+    seen: dict[str, int] = {}
+    for row in rows:
+        seen[row.id] = seen.get(row.id, 0) + 1
+        row.id += f" {seen[row.id]}" * (seen[row.id] > 1)
     edges = zip(steps.names, (steps.start - begin).tolist(), (steps.end - begin).tolist(), strict=True)
     return {
         **_sent(trace, rows, names, begin),
@@ -131,7 +132,7 @@ def lanes(
             "end": round(shown.end - begin, 3),
         },
         "total": {"start": round(total[0] - begin, 3), "end": round(total[1] - begin, 3)},
-        "left_out": sum(map(len, parts)) - sum(map(len, chosen)),
+        "left_out": sum(map(len, parts)) - sum(map(len, chosen.values())),
         "warnings": list(trace.warnings),
         "partial": trace.partial,
         "rank": trace.rank,
@@ -150,41 +151,34 @@ def events(trace: Trace) -> list[Events]:
     on_device = np.isin(annotations.thread, np.concatenate([trace.kernels.thread, trace.copies.thread]))
     in_operators = ("enumerate(DataLoader)", "enumerate(DataPipe)", "Optimizer.")
     shown = ~on_device & ~trace.named(annotations, lambda name: is_step(name) or name.startswith(in_operators))
-    with_collective = trace.named(annotations, is_collective_mark)
-    selected: list[tuple[str, str, np.ndarray | slice]] = [
-        ("mark", "operators", ~step & marks),
-        ("mark", "annotations", shown & ~with_collective),
-        ("loader", "operators", ~step & loading),
-        ("collective", "operators", ~step & collective),
-        ("collective", "annotations", shown & with_collective),
-        ("cpu", "operators", ~step & ~loading & ~collective & ~marks),
-        ("python", "python", slice(None)),
-        ("runtime", "runtime", slice(None)),
-        ("kernel", "kernels", slice(None)),
-        ("copy", "copies", slice(None)),
-        ("copy", "sets", slice(None)),
+    with_collective, everything = trace.named(annotations, is_collective_mark), slice(None)
+    return [
+        _events(trace, "mark", (operators, ~step & marks), (annotations, shown & ~with_collective)),
+        _events(trace, "loader", (operators, ~step & loading)),
+        _events(trace, "collective", (operators, ~step & collective), (annotations, shown & with_collective)),
+        _events(trace, "cpu", (operators, ~step & ~loading & ~collective & ~marks)),
+        _events(trace, "python", (trace.python, everything)),
+        _events(trace, "runtime", (trace.runtime, everything)),
+        _events(trace, "kernel", (trace.kernels, everything)),
+        _events(trace, "copy", (trace.copies, everything), (trace.sets, everything)),
     ]
-    parts = []
-    for kind, table, mask in selected:
-        spans: Spans = getattr(trace, table)
-        row = np.arange(len(spans))[mask]
-        parts.append(Events(kind, spans.where(row), np.full(len(row), TABLES.index(table)), row))
-    return parts
 
 
-def _joined(parts: Sequence[Events]) -> Events:
-    """The events of several tables of one kind, sorted."""
-    if len(parts) == 1:
-        return parts[0]
-    spans = joined([part.spans for part in parts])  # a column that one table does not have, no lane shows
-    table, row = (np.concatenate([getattr(part, name) for part in parts]) for name in ("table", "row"))
-    return Events(parts[0].kind, spans, table, row).where(np.lexsort([-spans.end, spans.start]))
+def _events(trace: Trace, kind: str, *parts: tuple[Spans, np.ndarray | slice]) -> Events:
+    """The events of a kind: of each table those that a mask selects. A column that one table lacks, no lane shows."""
+    tables, rows = [], []
+    for table, mask in parts:
+        row = np.arange(len(table))[mask]
+        tables.append(table.where(row))
+        rows.append(row if table is trace.operators or table is trace.runtime else np.full(len(row), -1))
+    events = Events(kind, joined(tables), np.concatenate(rows))
+    return events if len(parts) == 1 else events.where(np.lexsort([-events.spans.end, events.spans.start]))
 
 
 def _plain_events(kind: str, start: np.ndarray, end: np.ndarray, name: np.ndarray) -> Events:
     """Events that are in no table of the trace."""
     none = np.full(len(start), -1)
-    return Events(kind, Spans(start, end, name, none, none, none), none, none)
+    return Events(kind, Spans(start, end, name, none, none, none), none)
 
 
 def whole(trace: Trace, parts: Sequence[Events], steps: Steps) -> tuple[float, float]:
@@ -195,13 +189,19 @@ def whole(trace: Trace, parts: Sequence[Events], steps: Steps) -> tuple[float, f
 
 
 def window(
-    trace: Trace, parts: Sequence[Events], steps: Steps, first: int | None, last: int | None, extra: np.ndarray
+    trace: Trace,
+    parts: Sequence[Events],
+    steps: Steps,
+    first: int | None,
+    last: int | None,
+    extra: np.ndarray,
+    total: tuple[float, float],
 ) -> Window:
     """The `Window` of the steps that are asked for; None for the first one, and for as many as fit into `MAX_EVENTS`.
 
     Where none are asked for and all events of the trace fit, also those outside of the steps, it is the whole trace. Of
-    steps with more events, it ends before they do. extra: starts of the events that are in no part. Raises
-    InputError where the trace has no such steps.
+    steps with more events, it ends before they do. extra: starts of the events that are in no part. total: see `whole`.
+    Raises InputError where the trace has no such steps.
     """
     count = len(steps.names)
     begin = 0 if first is None else first
@@ -210,11 +210,10 @@ def window(
         raise InputError(f"{trace.file.name} has {count} step{'s' * (count > 1)}, so none with the index {begin}")
     low, highs = np.minimum(steps.cpu_start, steps.start), np.maximum(steps.cpu_end, steps.end)
     if not steps.marked or (first is None and last is None):
-        edges = whole(trace, parts, steps)
         if sum(map(len, parts)) + len(extra) <= MAX_EVENTS:
-            return Window(0, count - 1, edges[0], float(np.nextafter(edges[1], np.inf)))
+            return Window(0, count - 1, total[0], float(np.nextafter(total[1], np.inf)))
         if not steps.marked:
-            low, highs = np.array(edges[:1]), np.array(edges[1:])
+            low, highs = np.array(total[:1]), np.array(total[1:])
     start, ends = float(low[begin]), np.maximum.accumulate(highs[begin : stop + 1])
     margins = MARGIN * (ends - start)
     before = start - margins[-1]
@@ -234,77 +233,49 @@ def window(
 # Lanes
 
 
-def _lane(identity: str, label: str, title: str, group: str, thread: int, own: Events) -> Lane:
-    return Lane(identity, label, title, group, thread, own, levels(own.spans.start, own.spans.end))
-
-
-def _finding_lanes(findings: Sequence[tuple[str, Cover]], shown: Window, names: list[str]) -> list[Lane]:
-    rows = []
-    for what, when in findings:
-        own = _plain_events("finding", when.start, when.end, np.full(len(when.start), len(names)))
-        names.append(what)
-        rows.append(_lane(f"finding {what}", what, "", "what stands out", -1, own.within(shown.start, shown.end)))
-    return rows
-
-
 def _device_lanes(
-    analysis: Analysis, shown: Window, parts: Sequence[Events], names: list[str], threads: dict[int, str]
+    analysis: Analysis, shown: Window, chosen: Mapping[str, Events], first_cause: int, threads: dict[int, str]
 ) -> list[Lane]:
-    """Adds the names of causes to `names`."""
-    trace, rows, streams = analysis.trace, [], stream_names(analysis.trace)
-    waits = {gpu.device: gpu for gpu in analysis.idle}
+    """first_cause: the number of the name of the first of `CAUSES`."""
+    trace, streams, rows = analysis.trace, stream_names(analysis.trace), []
     place = {thread: number for number, thread in enumerate(streams)}
-    by_device = [places(np.nan_to_num(part.spans.device, nan=-1.0)) for part in parts]
     watched = [thread for thread, name in threads.items() if name == MAIN or name.startswith(AUTOGRAD)][: MAX_GPUS + 1]
-    names_of_causes = len(names)
-    names += CAUSES
-    for device in sorted({*waits, *(device for found in by_device for device in found)}):
-        here = [part.where(at[device]) for part, at in zip(parts, by_device, strict=True) if device in at]
-        number = int(device)
-        group = f"GPU {number}" if number >= 0 else "GPU"
-        if number in waits and len(waits[number].start):
-            idle = waits[number]
-            gaps = np.flatnonzero((idle.start < shown.end) & (idle.end > shown.start))
-            causes = names_of_causes + idle.by_gap[:, gaps].argmax(axis=0)
-            own = _plain_events("idle", idle.start[gaps], idle.end[gaps], causes)
-            lane = _lane(f"idle {number}", f"{group}, idle", "stretches without a kernel", group, -1, own)
-            lane.facts = gap_facts(trace, idle, gaps, watched)
-            rows.append(lane)
-        for kind in ("kernel", "copy"):
-            of_kind = [part for part in here if part.kind == kind]
-            if not of_kind:
-                continue
-            both = _joined(of_kind)
-            by_stream = places(both.spans.thread)
-            for thread in sorted(by_stream, key=place.__getitem__):
+    for gpu in analysis.idle:
+        gaps = np.flatnonzero((gpu.start < shown.end) & (gpu.end > shown.start))
+        causes = first_cause + gpu.by_gap[:, gaps].argmax(axis=0)
+        own, group = _plain_events("idle", gpu.start[gaps], gpu.end[gaps], causes), _group(gpu.device)
+        facts = gap_facts(trace, gpu, gaps, watched)
+        lane = Lane(f"idle {gpu.device}", f"{group}, idle", "stretches without a kernel", group, -1, own, facts)
+        rows.append((gpu.device, 0, 0, lane))
+    for order, kind in enumerate(("kernel", "copy"), 1):
+        devices = np.nan_to_num(chosen[kind].spans.device, nan=-1.0) if kind in chosen else np.empty(0)
+        for device, here in places(devices).items():
+            of_device = chosen[kind].where(here)
+            for thread, own in places(of_device.spans.thread).items():
                 (process, stream), label = trace.threads[thread], streams[thread]
                 plain = label.split(" (")[0]
                 name = label if kind == "kernel" or label.endswith("(copies)") else f"{plain} (copies)"
-                identity = f"{kind} {number} {stream.removeprefix('stream ').strip()}"
+                identity = f"{kind} {int(device)} {stream.removeprefix('stream ').strip()}"
                 title = f"process {process}, {plain}"
-                rows.append(_lane(identity, name, title, group, thread, both.where(by_stream[thread])))
-    return rows
+                lane = Lane(identity, name, title, _group(device), thread, of_device.where(own))
+                rows.append((device, order, place[thread], lane))
+    return [lane for *_, lane in sorted(rows, key=lambda row: row[:3])]
 
 
-def _cpu_lanes(trace: Trace, parts: Sequence[Events], threads: dict[int, str]) -> list[Lane]:
-    used = distinct(np.concatenate([np.empty(0, np.int64), *(part.spans.thread for part in parts)])).tolist()
+def _group(device: float) -> str:
+    return f"GPU {int(device)}" if device >= 0 else "GPU"
+
+
+def _cpu_lanes(trace: Trace, chosen: Mapping[str, Events], threads: dict[int, str]) -> list[Lane]:
+    by_thread = {kind: places(chosen[kind].spans.thread) for kind in ON_CPU if kind in chosen}
+    used = sorted({thread for found in by_thread.values() for thread in found})
     titles = {thread: "process {}, thread {}".format(*trace.threads[thread]) for thread in {*threads, *used}}
-    by_kind = {kind: _joined(own) for kind in ON_CPU if (own := [part for part in parts if part.kind == kind])}
-    by_thread = {kind: places(own.spans.thread) for kind, own in by_kind.items()}
     return [
-        _lane(f"{kind} {name}", name + ON_CPU[kind], titles[thread], name, thread, own.where(by_thread[kind][thread]))
+        Lane(f"{kind} {name}", name + ON_CPU[kind], titles[thread], name, thread, chosen[kind].where(found[thread]))
         for thread, name in (threads | {thread: titles[thread] for thread in used if thread not in threads}).items()
-        for kind, own in by_kind.items()
-        if thread in by_thread[kind]
+        for kind, found in by_thread.items()
+        if thread in found
     ]
-
-
-def _make_unique(rows: list[Lane]) -> None:
-    seen: dict[str, int] = {}
-    for row in rows:
-        seen[row.id] = seen.get(row.id, 0) + 1
-        if seen[row.id] > 1:
-            row.id += f" {seen[row.id]}"
 
 
 EPSILON = 0.0015  # µs: times are given in ns, and a start and a duration are rounded apart
@@ -368,7 +339,11 @@ def thread_names(trace: Trace) -> dict[int, str]:
     devices = trace.device_work.thread
     used = np.concatenate([table.thread for table in spans])
     threads = distinct(used[~np.isin(used, devices)] if len(devices) else used).tolist()
-    main = _main_thread(trace)
+    main = -1
+    if len(trace.operators) or trace.has_name(is_step, trace.annotations):
+        main = stepping_thread(trace)
+    elif filled := [spans.thread for spans in (trace.annotations, trace.runtime, trace.python) if len(spans)]:
+        main = int(np.bincount(filled[0]).argmax())
     roles = {thread: "" for thread in threads} | _named_by(trace, _FUNCTIONS, trace.python)
     roles |= _named_by(trace, _OPERATORS, trace.operators) | _named_by(trace, _OPERATORS, trace.annotations)
     roles |= _given(trace, main)
@@ -407,13 +382,6 @@ def stream_names(trace: Trace) -> dict[int, str]:
     return names
 
 
-def _main_thread(trace: Trace) -> int:
-    if len(trace.operators) or trace.has_name(is_step, trace.annotations):
-        return stepping_thread(trace)
-    used = next((spans.thread for spans in (trace.annotations, trace.runtime, trace.python) if len(spans)), None)
-    return -1 if used is None else int(np.bincount(used).argmax())
-
-
 def _named_by(trace: Trace, tests: Mapping[str, Callable[[str], object]], spans: Spans) -> dict[int, str]:
     """{thread: name} of the threads that run what passes one of the tests."""
     names = {}
@@ -442,29 +410,28 @@ def _given(trace: Trace, main: int) -> dict[int, str]:
 
 def _sent(trace: Trace, rows: Sequence[Lane], names: Sequence[str], begin: float) -> dict[str, Any]:
     """{"names", "lanes"}."""
-    numbers = {
-        table: np.full(len(getattr(trace, table)) + 1, -1) for table in ("runtime", "operators")
-    }  # the last: none
-    count = 0
+    calls, operators, count = np.full(len(trace.runtime) + 1, -1), np.full(len(trace.operators) + 1, -1), 0
     for row in rows:
-        for table, of_row in numbers.items():
-            mine = row.events.table == TABLES.index(table)
-            of_row[row.events.row[mine]] = count + np.flatnonzero(mine)
+        numbered = row.events.row >= 0
+        numbers = calls if row.events.kind == "runtime" else operators
+        numbers[row.events.row[numbered]] = count + np.flatnonzero(numbered)
         count += len(row.events)
     called_by = launching_operators(trace, np.arange(len(trace.runtime)))
-    numbers["operators"] = np.append(numbers["operators"][called_by], -1)  # of the operator that made each call
+    operators = np.append(operators[called_by], -1)  # of the operator that made each call
     used = np.unique(np.concatenate([np.empty(0, np.int64), *(row.events.spans.name for row in rows)]))
     return {
         "names": [names[number] for number in used.tolist()],
-        "lanes": [_as_json(trace, row, begin, used, numbers) for row in rows],
+        "lanes": [_as_json(trace, row, begin, used, calls, operators) for row in rows],
     }
 
 
 def _as_json(
-    trace: Trace, lane: Lane, begin: float, used: np.ndarray, numbers: dict[str, np.ndarray]
+    trace: Trace, lane: Lane, begin: float, used: np.ndarray, calls: np.ndarray, operators: np.ndarray
 ) -> dict[str, Any]:
+    """calls, operators: the numbers of the events of calls, and of the operators that made them."""
     pid, tid = trace.threads[lane.thread] if lane.thread >= 0 else ("", "")
     kind, spans = lane.events.kind, lane.events.spans
+    level = levels(spans.start, spans.end)
     answer: dict[str, Any] = {
         "id": lane.id,
         "label": lane.label,
@@ -474,19 +441,19 @@ def _as_json(
         "thread": lane.thread,
         "pid": pid,
         "tid": tid,
-        "levels": int(lane.level.max(initial=0)) + 1,
+        "levels": int(level.max(initial=0)) + 1,
         "start": (spans.start - begin).round(3).tolist(),
         "duration": (spans.end - spans.start).round(3).tolist(),
         "name": np.searchsorted(used, spans.name).tolist(),
-        "level": lane.level.tolist(),
+        "level": level.tolist(),
     }
     if kind == "idle":
         answer["facts"] = lane.facts[:MAX_FACTS]
     if kind in ("runtime", "kernel", "copy"):
         answer["correlation"] = spans.correlation.tolist()
     if kind in ("kernel", "copy"):
-        answer["launch"] = numbers["runtime"][spans.call].tolist()
-        answer["operator"] = numbers["operators"][spans.call].tolist()
+        answer["launch"] = calls[spans.call].tolist()
+        answer["operator"] = operators[spans.call].tolist()
     return answer
 
 

@@ -58,7 +58,7 @@ def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
     assert "no GPU recorded" not in text
     assert text.count("*Measured: [made-up GPU](../logs/reference/made-up-gpu/README.md), ") == 1
     assert "*[made-up GPU](../logs/reference/made-up-gpu/README.md).*" in text
-    assert "figures/made-up-gpu/idle.svg" in BLOCKS["figure"](gpu_course, "idle")
+    assert "figures/made-up-gpu/breakdown.svg" in BLOCKS["figure"](gpu_course, "breakdown")
     assert "**1.25x (" in text  # 500 images/s after 400
     assert "with the 95 % interval of one round: faster." in text
     assert "GPU 0: busy 40.0%, SMs at work 35.0%, Tensor Cores 25.0%." in text

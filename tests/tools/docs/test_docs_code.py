@@ -106,4 +106,6 @@ COMMANDS = re.findall(r"^    python3? -m walkthrough (.+?)(?: +#.*)?$", RECORDIN
 @pytest.mark.parametrize("line", COMMANDS)
 def test_a_command_for_a_rented_gpu_has_the_options_that_the_page_gives_it(line):
     words = shlex.split(line.replace("<device>", "device"))
-    assert _parser().parse_args(words).command == words[0]
+    args, others = _parser().parse_known_args(words)
+    assert args.command == words[0]
+    assert not others or hasattr(args, "passed_on")  # to the steps

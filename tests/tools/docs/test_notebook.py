@@ -31,7 +31,7 @@ def assert_whole(notebook):
     shown = [output.data for output in outputs(notebook) if "data" in output]
     assert sum("| `05_pinned_memory` |" in data.get("text/markdown", "") for data in shown) >= 2
     figures = [data["image/svg+xml"] for data in shown if "image/svg+xml" in data]
-    assert len(figures) == 7
+    assert len(figures) == 6
     assert all("<svg" in "".join(figure) for figure in figures)
 
 

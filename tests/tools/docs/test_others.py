@@ -46,7 +46,7 @@ def test_what_the_first_trace_predicts_stands_beside_what_the_second_shows(pair,
     assert row.predicted_gain == row.estimated_gain == pytest.approx(1.25)
     assert (row.gain.ratio, row.estimate, row.outcome) == (pytest.approx(1.25), "inside", "within")
 
-    page = "\n".join(others.section(others.Others([result], "2026-01-02T03:04:05+00:00", "abc")))
+    page = others.pairs_table(others.Others([result], "2026-01-02T03:04:05+00:00", "abc"))
     assert r"a \| made-up &lt;pair>, steps 5 to 7, Tesla V100: [before](https://example.org/one.json)" in page
     assert "| 1.25x | 1.25x | 1.25x (1.25-1.25) | within; estimate inside | 1.25x | each step waits 200 us" in page
     assert "Computed on 2026-01-02 at commit abc" in page
@@ -56,10 +56,6 @@ def test_a_trace_that_is_not_at_hand_is_named(pair, tmp_path):
     (tmp_path / "two.json").unlink()
     with pytest.raises(InputError, match=r"lacks the trace of https://example.org/two.json"):
         others.compute_pair(pair, others.traces_in(tmp_path))
-
-
-def test_no_pair_is_no_section(tmp_path):
-    assert others.section(others.read_pairs(tmp_path)) == []
 
 
 @pytest.mark.parametrize("recorded", others.read_pairs().pairs, ids=lambda pair: pair.before.sha256[:8])

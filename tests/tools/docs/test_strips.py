@@ -37,7 +37,10 @@ def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with(specimen
     assert sum(shown.lanes[CPU][LOADING]) / BINS == pytest.approx(30, abs=1)
     assert sum(map(sum, shown.lanes[KERNELS].values())) / BINS == pytest.approx(40, abs=1)
     assert strips.longest(shown, CPU, LOADING)[1] == pytest.approx(0.3, abs=0.01)
-    assert LAUNCHES in strips.stretch(specimen, Cut(launches=True)).lanes
+    with_launches = strips.stretch(specimen, Cut(launches=True))
+    assert LAUNCHES in with_launches.lanes
+    assert strips.facts(with_launches) == f"1.00 ms, kernels run 40% of it, {with_launches.launches} launches"
+    assert with_launches.launches == len(specimen.trace.kernels) / len(specimen.steps.names)
     around = strips.stretch(specimen, Cut(around=TO_GPU, before_ms=0.05, after_ms=0.1))
     assert around.us == pytest.approx(150)
     assert strips.longest(around, COPIES, TO_GPU)[0] == pytest.approx(0.05, abs=0.001)
@@ -49,6 +52,12 @@ def test_a_strip_and_a_pair_are_drawn_with_titles_call_outs_and_a_legend(specime
     for text in ("one: 1.00 ms, kernels run 40% of it", "other: ", "0.30 ms: the loop waits", "walkthrough explain x"):
         assert text in svg
     assert svg_text(strips.strip(shown, "one")).count(">DataLoader<") == 1
+
+
+def test_a_trace_of_a_cpu_has_one_lane(course):
+    drawn = strips.strip(strips.stretch(course.records[-1].analyses["00_baseline"]), "a CPU").axes[0]
+    assert [label.get_text() for label in drawn.get_yticklabels()] == [CPU]
+    assert not [text for text in drawn.texts if "no kernel" in text.get_text()]
 
 
 def test_the_longest_stretch_of_a_group_and_of_an_idle_lane():

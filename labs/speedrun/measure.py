@@ -35,11 +35,11 @@ TOP = 12  # functions and operators of a profile
 
 def words(options: StepOptions, *more: object) -> list[str]:
     """The command line of a program: these options, where they are not what it would choose, and more."""
-    kind = options.device.partition(":")[0]
+    chosen = DEFAULTS.on(options.device)
     own = ["--logdir", options.logdir, "--device", options.device, "--data", options.data]
     own += ["--precision", options.precision]
-    own += ["--model", options.model] if options.model != DEFAULTS.model[kind] else []
-    own += ["--batch-size", options.batch_size] if options.batch_size != DEFAULTS.batch_size[kind] else []
+    own += ["--model", options.model] if options.model != chosen.model else []
+    own += ["--batch-size", options.batch_size] if options.batch_size != chosen.batch_size else []
     return [str(word) for word in (*own, *more)]
 
 

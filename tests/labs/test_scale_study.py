@@ -509,7 +509,7 @@ def test_as_many_processes_train_as_can_share_a_batch(monkeypatch):
     for gpus, processes in ((1, 1), (3, 2), (8, 8)):
         monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
         assert study.most_processes("cuda") == processes
-    for batch_size in study.DEFAULTS.batch_size.values():
+    for batch_size in (study.DEFAULTS.cuda.batch_size, study.DEFAULTS.cpu.batch_size):
         assert training.share(batch_size, study.MOST_PROCESSES, study.PASSES) >= 1
 
 

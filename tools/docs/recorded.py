@@ -7,7 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from common.options import MODEL
+from common.options import COURSE
 from labs.shared.study import FILE as LAB_FILE
 from tools.docs import gpu_memory
 from walkthrough.advice.gains import Advised, advise
@@ -176,4 +176,9 @@ def read(folder: str | Path) -> Recorded:
 
 def _rank(recorded: Recorded) -> tuple[bool, bool, int, str]:
     base = recorded.ladder.baseline
-    return base.device_type != "cuda", base.model != MODEL[base.device_type], -recorded.windows, recorded.folder.name
+    return (
+        base.device_type != "cuda",
+        base.model != COURSE.on(base.device_type).model,
+        -recorded.windows,
+        recorded.folder.name,
+    )

@@ -27,7 +27,7 @@ from walkthrough.explain.text import sentence, text, verdict
 from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.environment import git_revision, now
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError, exit_in_one_line
 from walkthrough.trace.analysis import Analysis, analyze
 
 FILE, PAIRS = "samples.json", "others.json"
@@ -210,9 +210,9 @@ def pairs_table(others: Others) -> str:
     return f"{markdown_table(headers, rows)}\n\n{computed}"
 
 
-@one_line_errors()
 def main(words: Sequence[str]) -> None:
     """Exit code 0; 2 with one line where a sample is missing or broken. Pairs stay without all of theirs."""
+    exit_in_one_line()
     if len(words) != 1 or not Path(words[0]).is_dir():
         raise InputError(
             "name one folder, with the samples: `python -m walkthrough samples` fetches them into logs/samples"

@@ -124,7 +124,14 @@ def one_line_errors() -> Iterator[None]:
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """A program's argument parser: from `parse_args` on, errors are one line and exit code 2, its own without usage."""
+    """A program's argument parser: from `parse_args` on, errors are one line and exit code 2, its own without usage.
+
+    The description is printed as it stands, a program's docstring most likely; no option can be abbreviated.
+    """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        as_written = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(*args, **{**as_written, **more})
 
     def parse_args(self, *args: Any, **more: Any) -> Any:
         exit_in_one_line()

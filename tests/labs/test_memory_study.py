@@ -222,7 +222,7 @@ def test_workers_and_batches_of_the_same_memory_are_measured_round_by_round(opti
 
 
 def test_a_peak_is_found_by_bisection_and_out_of_memory_counts_as_too_large(options, monkeypatch):
-    def peak_bytes(train_step, batch, device):
+    def peak_bytes(program, batch):
         if len(batch[0]) > 50:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return 1000 * len(batch[0])

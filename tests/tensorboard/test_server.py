@@ -16,7 +16,6 @@ from support.board import PROFILER, WALKTHROUGH, distributed_traces, fill, tenso
 from support.trace_builder import two_steps
 
 from walkthrough.compare import roofs
-from walkthrough.compare.roofs import StepBytes
 from walkthrough.compare.rounds import ladders
 from walkthrough.results import result
 from walkthrough.tensorboard import plugin
@@ -154,16 +153,16 @@ def test_a_row_has_its_shares_of_the_peaks_that_limit_measured_and_null_without_
     base = result.read_result(folder / "00_baseline" / "result.json")
     setup = {name: getattr(base.setup, name) for name in ("device", "cores", "model", "image_size")}
     known = make_limit(
-        **setup, device_type=base.device_type, precision=base.precision, flops_per_image=1_000,
-        step_bytes=[StepBytes(base.precision, 0.0, 100.0)],
+        **setup, precision=base.precision, flops_per_image=1_000,
+        step_bytes=[asdict(roofs.StepBytes(base.precision, 0.0, 100.0))],
     )  # fmt: skip
     nothing, path = [[None, None]] * 2, folder / roofs.FILE
     assert shares() == nothing
     try:
-        result.write_json(path, asdict(known))
-        assert shares()[0] == list(known.shares(base).values())
+        result.write_json(path, known.as_json())
+        assert shares()[0] == list(roofs.of_study(known).shares(base).values())
         assert None not in shares()[0]
-        result.write_json(path, asdict(known) | {"setup": asdict(known.setup) | {"model": "another"}})
+        result.write_json(path, known.as_json() | {"setup": asdict(known.setup) | {"model": "another"}})
         assert shares() == nothing
         path.write_text("torn")
         assert shares() == nothing

@@ -5,7 +5,7 @@
 
 Tables: the ladder of programs, with every race; accuracy against time; batch size x learning rate as a heat map;
 curves; ablations; what a network remembers of the last images; the naive program under two profilers; the published
-rows. The result is labs/speedrun/study.json in --logdir, next to heat_map.html and heat_map.svg. `heads.py` then writes
+rows. The result is labs/speedrun/study.json in --logdir, next to heat_map.svg. `heads.py` then writes
 what each program reached into its head.
 """
 
@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from common.device import autocast_notes, device_name
-from labs.shared.heat_map import HeatMap, write
 from labs.shared.images import DataSet
 from labs.shared.study import lab_options, measurements, report
 from labs.speedrun import tables
@@ -25,6 +24,7 @@ from labs.speedrun.model import DEFAULTS, width_of
 from labs.speedrun.plans import SETTINGS
 from labs.speedrun.race import RaceOptions
 from labs.speedrun.tables import FASTER_RATE, LAST, NAIVE, PROGRAMS, Races, race_of
+from walkthrough.compare.figures import heat_map_figure, save
 from walkthrough.compare.study import Measurements, NotMeasured, Row
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError
@@ -258,7 +258,8 @@ def main() -> None:
     claims = tables.claims(races, ablations, curves, remembered)
     result = study.lab.study(in_order, claims, [*notes_of(setting, data), *study.notes])
     if rows := result.tables["heat_map"]:
-        write(HeatMap(rows), options.logdir)
+        figure = heat_map_figure(rows, "learning rate", "batch size", "accuracy %", "failures")
+        save(figure, options.logdir / "heat_map.svg")
     report(result, options)
 
 

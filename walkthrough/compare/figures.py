@@ -222,6 +222,16 @@ def ladder_title(ladder: Comparison) -> str:
     return f"{base.model}, {base.data_label}, {base.size_label}, on {base.device}"
 
 
+def heat_map_figure(rows: Sequence[Mapping[str, Any]], x: str, y: str, value: str, note: str) -> "Figure":
+    """A matplotlib `Figure` of one `heat_map`."""
+    from matplotlib.figure import Figure
+
+    across, up = (len({row[name] for row in rows}) for name in (x, y))
+    figure = Figure(figsize=(max(6, 1.2 + across), 1.2 + 0.6 * up), layout="constrained")
+    heat_map(figure.subplots(), rows, x, y, value, note, value)
+    return figure
+
+
 def heat_map(
     axes: "Axes", rows: Sequence[Mapping[str, Any]], x: str, y: str, value: str, note: str, title: str
 ) -> None:
@@ -242,11 +252,8 @@ def heat_map(
         place = across.index(row[x]), up.index(row[y])
         if middle is not None:
             numbers[place[1]][place[0]] = middle
-        at: dict[str, Any] = {
-            "ha": "center",
-            "va": "center",
-            "color": GREY if middle is None else ink_on(colours(scale(middle))),
-        }
+        ink = GREY if middle is None else ink_on(colours(scale(middle)))
+        at: dict[str, Any] = {"ha": "center", "va": "center", "color": ink}
         shown = cell_text(middle if middle is None or middle < 100 else float(round(middle)))
         axes.annotate(shown, (place[0] + 0.5, place[1] + 0.7), fontsize=10, **at)
         axes.annotate(row.get(note) or "", (place[0] + 0.5, place[1] + 0.34), fontsize=7, **at)

@@ -50,7 +50,7 @@ def report(analysis: Analysis) -> dict[str, Any]:
             "sampled": a.typical.workload.recorded < 1,
             "recorded": verdict.recorded(a),
             "recording": None if recording is None else to_builtins(recording),
-            "recording_summary": to_builtins(verdict.traced(a)),
+            "recording_summary": verdict.traced(a),
             "long_steps": asdict(long) | {"reasons": list(long.reasons), "weight": long.weight},
             "samples_per_step": recording.samples_per_step if recording else None,
             "rank": trace.rank,

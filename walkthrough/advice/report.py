@@ -230,7 +230,7 @@ def _advice(a: Analysis, item: Advice) -> dict[str, Any]:
     """Advice with its gain in words, and the longest gap that it is about: µs from the begin of the first step."""
     gap, origin = longest_gap(a, item), float(a.steps.cpu_start[0])
     keys = ("id", "step", "title", "why", "do", "share_of_step")
-    where = gap and {"start": round(gap.start - origin, 3), "end": round(gap.end - origin, 3), "device": gap.device}
+    where = gap and {"start": round(gap[0] - origin, 3), "end": round(gap[1] - origin, 3), "device": gap[2]}
     us_per_step = item.share_of_step * a.typical.steps.mean_us
     return {key: getattr(item, key) for key in keys} | {"us_per_step": us_per_step} | _gains(item) | {"gap": where}
 

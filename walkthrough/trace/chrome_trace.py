@@ -168,7 +168,8 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
-E, T = TypeVar("E"), TypeVar("T")
+E = TypeVar("E")
+T = TypeVar("T")
 Header = dict[str, msgspec.Raw]  # what a trace holds besides its events, as JSON
 
 
@@ -289,23 +290,23 @@ def _decode_run(text: bytearray, event: type[E]) -> tuple[list[E] | None, bytear
         end = between.start()
         comma = text.index(b",", end)
         text[comma] = ord("]")  # in place: a copy of the text would take as long as decoding it
-        run, broken = _decoded(list[event], memoryview(text)[: comma + 1])
-        if broken:
-            run, broken = _decoded(list[event], clean(text[: comma + 1]))
-        if not broken:
+        run = _decoded(list[event], memoryview(text)[: comma + 1])
+        if isinstance(run, Exception):
+            run = _decoded(list[event], clean(text[: comma + 1]))
+        if not isinstance(run, Exception):
             return run, bytearray(b"[") + text[between.end() - 1 :]
         text[comma] = ord(",")
     return None, text
 
 
-def _decoded(kind: type[T], text: bytes | memoryview) -> tuple[T, None] | tuple[None, Exception]:
-    """(the value, None), or (None, the error) if the text is not JSON, as where it ends inside a nested list."""
+def _decoded(kind: type[T], text: bytes | memoryview) -> T | Exception:
+    """The value; the error if the text is not JSON, as where it ends inside a nested list."""
     try:
-        return _decoder(kind).decode(text), None
+        return _decoder(kind).decode(text)
     except msgspec.ValidationError:
         raise
     except _BROKEN as error:
-        return None, error
+        return error
 
 
 def _decode_end(
@@ -317,26 +318,23 @@ def _decode_end(
     event: type[E],
 ) -> list[E]:
     """Decode the last events, the list's end and what follows it; of a file without an end, the last whole events."""
-    broken = None
+    last = None
     for repair in (bytes, clean):
-        rest, events = {}, repair(text)
-        if not bare:
-            rest, broken = _decoded(Header, b'{"traceEvents":' + events)
-            events = rest.pop("traceEvents") if rest else b""
-        if rest is not None:
-            last, broken = _decoded(list[event], events)
-        if not broken:
+        repaired = repair(text)
+        rest = Header() if bare else _decoded(Header, b'{"traceEvents":' + repaired)
+        last = rest if isinstance(rest, Exception) else _decoded(list[event], rest.pop("traceEvents", repaired))
+        if not isinstance(rest, Exception) and not isinstance(last, Exception):
             header.update(rest)
             return last
     if not warnings:  # else the gzip file is known to be damaged
-        warnings.append(f"{name} is cut off or damaged ({_reason(broken)}): {PARTIAL}")
+        warnings.append(f"{name} is cut off or damaged ({_reason(last)}): {PARTIAL}")
     text = clean(text)
     end = len(text)
     for _ in range(_TRIES):
-        whole, broken = _decoded(list[event], text[:end].rstrip(b" \t\r\n,]") + b"]")
-        if not broken:
+        whole = _decoded(list[event], text[:end].rstrip(b" \t\r\n,]") + b"]")
+        if not isinstance(whole, Exception):
             return whole
-        position = _POSITION.search(str(broken))
+        position = _POSITION.search(str(whole))
         if position and int(position[1]) < end:
             end = int(position[1])
         elif between := _last_between(text, end):
@@ -374,5 +372,5 @@ def clean(text: bytes | bytearray) -> bytes:
     return b"".join([*parts, text[begin:]])
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: object) -> str:
     return str(error).removeprefix("JSON is malformed: ")

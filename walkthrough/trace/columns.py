@@ -366,9 +366,10 @@ class Nesting:
 
     def has_descendant(self, marked: np.ndarray) -> np.ndarray:
         """Whether a `marked` operator (a mask) runs inside each operator, the operator itself not counted."""
-        inside, around = np.zeros(len(self.operators), bool), self.parent[marked]
-        while len(around := around[around >= 0]):
-            around = distinct(around[~inside[around]])
-            inside[around] = True
-            around = self.parent[around]
+        inside = np.zeros(len(self.operators), bool)
+        counted = np.concatenate([[0], np.cumsum(marked[self.order])])
+        for low, high in zip(self._first[:-1], self._first[1:], strict=True):
+            here = self.order[low:high]
+            until = low + np.searchsorted(self.operators.start[here], self.operators.end[here])
+            inside[here] = counted[np.maximum(until, np.arange(low, high) + 1)] > counted[np.arange(low, high) + 1]
         return inside

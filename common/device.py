@@ -8,6 +8,7 @@ from functools import cache
 
 import torch
 
+from common import SHORT_SPIN
 from common.options import StepOptions
 from walkthrough.results import capture
 from walkthrough.results.environment import cpu_bf16_hardware, cpu_name
@@ -15,7 +16,6 @@ from walkthrough.results.errors import InputError
 
 # M_TRIM_THRESHOLD, M_MMAP_MAX, M_ARENA_MAX of malloc.h: never trim, map no single tensor, one heap for all threads.
 _MALLOPT = {-1: -1, -4: 0, -8: 1}
-KEEPS_FREED_MEMORY = "memory that is freed is kept for the next step, as torch keeps a GPU's (mallopt)"
 
 _DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}  # by --precision
 
@@ -214,6 +214,15 @@ def keep_freed_memory() -> bool:
     except (AttributeError, OSError, TypeError):  # another C library; Windows
         return False
     return all([mallopt(setting, value) for setting, value in _MALLOPT.items()])
+
+
+def cpu_notes() -> list[str]:
+    """How OpenMP's threads wait for work here (see `common`), and whether freed memory is kept, for a run's notes."""
+    chosen = {name: value for name, value in os.environ.items() if name in SHORT_SPIN}
+    words = " ".join(f"{name}={value}" for name, value in sorted(chosen.items(), reverse=True))
+    how = "spin only briefly while they wait, then sleep" if chosen == SHORT_SPIN else "wait as the environment says"
+    keeps = ["memory that is freed is kept for the next step, as torch keeps a GPU's (mallopt)"] * keep_freed_memory()
+    return [f"OpenMP's threads {how} ({words})", *keeps]
 
 
 def page_faults() -> int:

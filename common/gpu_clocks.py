@@ -6,23 +6,17 @@ A GPU that is hot, or that reached its power limit, lowers its clock: then a run
 import math
 import statistics
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from functools import reduce
+from operator import or_
+
+import torch
 
 from walkthrough.results.errors import printable
 from walkthrough.results.result import GpuClocks
 
-if TYPE_CHECKING:  # what reads results starts without torch
-    import torch
-
-FIELDS = (
-    "clocks.sm",
-    "clocks.max.sm",
-    "power.draw",
-    "power.limit",
-    "temperature.gpu",
-)
+FIELDS = ("clocks.sm", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu")
 # What slows the GPU down, by the name of today's drivers, and of those before 535. A query with a name that the driver
 # does not know fails as a whole.
 REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
@@ -47,7 +41,7 @@ class GpuWatch:
     (a part of one, by MIG). Then `notes` says why: nothing that nvidia-smi does raises, or fails a run.
     """
 
-    def __init__(self, device: "torch.device") -> None:
+    def __init__(self, device: torch.device) -> None:
         self.clocks: GpuClocks | None = None
         self._process: subprocess.Popen[str] | None = None
         self._command: list[str] | None = None  # known before it is entered: a loader's queue would fill meanwhile
@@ -99,14 +93,9 @@ def _reason_field(uuid: str) -> str:
     """The one of `REASON_FIELDS` that this driver knows. Raises OSError with nvidia-smi's own words if it has none."""
     for field in REASON_FIELDS:
         asked = subprocess.run(
-            _query(uuid, [field]),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            errors="replace",
-            timeout=ASK_SECONDS,
-        )
+            _query(uuid, [field]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+            text=True, errors="replace", timeout=ASK_SECONDS,
+        )  # fmt: skip
         if asked.returncode == 0:
             return field
     said = printable(" ".join(asked.stdout.split()), 120) or f"nothing, and ends with code {asked.returncode}"
@@ -121,55 +110,62 @@ def _reason(error: OSError | subprocess.TimeoutExpired) -> str:
     return f"nvidia-smi {error.strerror or error}"
 
 
-def _uuid(device: "torch.device") -> str:
+def _uuid(device: torch.device) -> str:
     """The GPU's own number, which nvidia-smi knows, too; CUDA's index may be another than nvidia-smi's.
 
     Raises OSError where there is none that nvidia-smi could know.
     """
-    import torch
-
     if torch.version.hip:
         raise OSError(None, "knows NVIDIA's GPUs only")
-    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
-    if not uuid:
-        raise OSError(None, "cannot be asked, since this torch does not tell the GPU's UUID")
-    return uuid
+    return str(torch.cuda.get_device_properties(device).uuid)
 
 
-def _columns(printed: str) -> list[list[str]]:
-    """The cells of nvidia-smi's whole lines of `FIELDS` and reasons, by column; [] without a line."""
-    rows = [line.split(",") for line in printed.splitlines(keepends=True) if line.endswith("\n")]
-    rows = [[cell.strip() for cell in row] for row in rows if len(row) == len(FIELDS) + 1]
-    return [list(column) for column in zip(*rows, strict=True)]
+def _columns(printed: str) -> tuple[int, list[list[float]]]:
+    """How many whole lines nvidia-smi printed, as the last may not be, and the values of `FIELDS` and of the reasons.
+
+    A value that it does not report is left out.
+    """
+    lines = [line.split(",") for line in printed.splitlines(keepends=True) if line.endswith("\n")]
+    lines = [cells for cells in lines if len(cells) == len(FIELDS) + 1]
+    columns = [
+        [number for cell in column if (number := _number(cell)) is not None] for column in zip(*lines, strict=True)
+    ]
+    return len(lines), columns
+
+
+def _number(cell: str) -> float | None:
+    text = cell.strip()
+    try:
+        number = int(text, 16) if text.startswith("0x") else float(text)
+    except ValueError:  # "[N/A]", "[Not Supported]"
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _not_reported(printed: str) -> str:
     """Names of the fields that no line has a value of, or why there is no line; "" where nothing is missing."""
-    columns = _columns(printed)
-    if not columns:
+    lines, columns = _columns(printed)
+    if not lines:
         return "nvidia-smi printed no values while the windows were timed"
-    numbers = [*([_number(cell) for cell in column] for column in columns[:-1]), [_bits(c) for c in columns[-1]]]
     names = (*FIELDS, "reasons of a lower clock")
-    return ", ".join(name for name, column in zip(names, numbers, strict=True) if set(column) == {None})
+    return ", ".join(name for name, column in zip(names, columns, strict=True) if not column)
 
 
 def clocks(printed: str) -> GpuClocks | None:
-    """The `GpuClocks` of nvidia-smi's lines of `FIELDS` and reasons; None without a whole line, as the last may be."""
-    columns = _columns(printed)
-    if not columns:
+    """The `GpuClocks` of nvidia-smi's lines of `FIELDS` and reasons; None without a whole line."""
+    lines, columns = _columns(printed)
+    if not lines:
         return None
-    sm, sm_limit, power, power_limit, temperature = ([_number(cell) for cell in column] for column in columns[:-1])
-    bits = 0
-    for cell in columns[-1]:
-        bits |= _bits(cell) or 0
+    sm, sm_limit, power, power_limit, temperature, reasons = columns
+    bits = reduce(or_, map(int, reasons), 0)
     return GpuClocks(
-        samples=len(columns[0]),
-        sm_mhz=_over(statistics.median, sm),
-        sm_mhz_lowest=_over(min, sm),
-        sm_mhz_limit=_over(max, sm_limit),
-        power_watts=_over(statistics.median, power),
-        power_limit_watts=_over(statistics.median, power_limit),
-        temperature=_over(max, temperature),
+        samples=lines,
+        sm_mhz=statistics.median(sm) if sm else None,
+        sm_mhz_lowest=min(sm, default=None),
+        sm_mhz_limit=max(sm_limit, default=None),
+        power_watts=statistics.median(power) if power else None,
+        power_limit_watts=statistics.median(power_limit) if power_limit else None,
+        temperature=max(temperature, default=None),
         slowed_by=[reason for bit, reason in REASONS.items() if bits & bit],
     )
 
@@ -178,29 +174,6 @@ def slowed_down(clocks: GpuClocks | None) -> list[str]:
     """The note that a GPU lowered its clock in the windows, and why; [] where it did not, or where nobody looked."""
     if not clocks or not clocks.slowed_by:
         return []
-    to = (
-        ""
-        if None in (clocks.sm_mhz, clocks.sm_mhz_limit)
-        else f": {clocks.sm_mhz:.0f} of {clocks.sm_mhz_limit:.0f} MHz"
-    )
+    known = clocks.sm_mhz is not None and clocks.sm_mhz_limit is not None
+    to = f": {clocks.sm_mhz:.0f} of {clocks.sm_mhz_limit:.0f} MHz" if known else ""
     return [f"the GPU lowered its clock while it was timed ({', '.join(clocks.slowed_by)}){to}"]
-
-
-def _number(cell: str) -> float | None:
-    try:
-        number = float(cell)
-    except ValueError:  # "[N/A]", "[Not Supported]"
-        return None
-    return number if math.isfinite(number) else None
-
-
-def _bits(cell: str) -> int | None:
-    try:
-        return int(cell, 16)
-    except ValueError:
-        return None
-
-
-def _over(summary: Callable[[Sequence[float]], float], values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return summary(known) if known else None

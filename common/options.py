@@ -12,44 +12,67 @@ from walkthrough.results import capture
 from walkthrough.results.environment import ROOT, usable_cores
 from walkthrough.results.errors import InputError, OneLineParser, folder, whole_number
 
-MODEL = {"cuda": "mobilenet_v2", "cpu": "tiny_convmixer"}  # the course's own
-IMAGE_SIZE = {"cuda": 224, "cpu": 96}  # px; on a CPU, preparing an image then costs about what training on it does
-TORCHVISION_IMAGE_SIZE = {"cuda": 224, "cpu": 64}  # of any other model; a CPU needs minutes per step at 224
-QUICK_IMAGE_SIZE = {"cuda": 224, "cpu": 48}  # not 32, as which images are stored: then nothing would be resized
 BATCH_SIZE = 128
 PRECISIONS = ("auto", "fp32", "bf16", "fp16")
 WORKLOAD = ("batch_size", "workers", "precision")  # options that a program may fix itself; the others act everywhere
 
 
 @dataclass(frozen=True)
-class Defaults:
-    """What a program trains where its options do not say, by the kind of device: {"cuda": …, "cpu": …}.
+class Workload:
+    """What a program trains on one kind of device where its options do not say.
 
-    image_size: px, of the default model; other_image_size: of any other; quick_image_size: with --quick, of any.
-    logdir: of its runs. models: what --model can name, for its help text. without: flags that it does not take. texts:
-    {flag: another help text}. cifar10: False where it has data of its own, which no image size goes with (0 px).
+    image_size: px, of this model; 0 where the data are no images. other_image_size: of another --model.
+    quick_image_size: with --quick, of any. None: as image_size.
     """
 
-    model: Mapping[str, str]
-    image_size: Mapping[str, int]
-    other_image_size: Mapping[str, int]
-    quick_image_size: Mapping[str, int]
-    batch_size: Mapping[str, int]
+    model: str
+    batch_size: int
+    image_size: int = 0
+    other_image_size: int | None = None
+    quick_image_size: int | None = None
+
+    def size(self, model: str, quick: bool) -> int:
+        """The image size, px, for a model."""
+        special = self.quick_image_size if quick else None if model == self.model else self.other_image_size
+        return self.image_size if special is None else special
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What a program trains where its options do not say: on a GPU, and on a CPU.
+
+    logdir: of its runs. models: what --model can name, for its help text. without: flags that it does not take. texts:
+    {flag: another help text}. cifar10: False where it has data of its own.
+    """
+
+    cuda: Workload
+    cpu: Workload
     logdir: Path
     models: str
     without: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
     cifar10: bool = True
 
+    def on(self, device: str) -> Workload:
+        """What it trains on a device: "cpu", "cuda" or "cuda:N"."""
+        return self.cpu if device == "cpu" else self.cuda
+
 
 COURSE = Defaults(  # of the steps
-    model=MODEL,
-    image_size=IMAGE_SIZE,
-    other_image_size=TORCHVISION_IMAGE_SIZE,
-    quick_image_size=QUICK_IMAGE_SIZE,
-    batch_size={"cuda": BATCH_SIZE, "cpu": BATCH_SIZE},
+    cuda=Workload("mobilenet_v2", BATCH_SIZE, image_size=224),
+    # Preparing an image of 96 px then costs about what training on it does; another model needs minutes per step at
+    # 224. Not 32 px, as which images are stored: then nothing would be resized.
+    cpu=Workload("tiny_convmixer", BATCH_SIZE, image_size=96, other_image_size=64, quick_image_size=48),
     logdir=ROOT / "logs",
-    models=f"any torchvision classifier, or {MODEL['cpu']}",
+    models="any torchvision classifier, or tiny_convmixer",
+    texts={
+        "--image-size": "images are resized to PX x PX (default: 224 on a GPU; on a CPU 96, 64 with another --model, "
+        "48 with --quick)",
+        "--batch-size": f"images per step from step 02 on (default: {BATCH_SIZE})",
+        "--workers": "loader processes from step 04 on (default: usable cores, at most 8: %(default)s here)",
+        "--precision": "of autocast, from step 01 on: auto, fp32, bf16 or fp16 (default: auto: 16 bits where that is "
+        "faster)",
+    },
 )
 
 
@@ -87,100 +110,44 @@ def add_step_options(
     """Add the options that every program takes.
 
     logdir: its default, that of `defaults` if None. batch_size: its default; None where the command, or `defaults`,
-    chooses it by the device.
-    without: flags that a command does not take; the parsed namespace holds their defaults nevertheless. texts: {flag:
-    another help text}.
+    chooses it by the device. without: flags that a command does not take; the parsed namespace holds their defaults
+    nevertheless. texts: {flag: another help text}.
     """
+    own, logdir, gpu, cpu = {**defaults.texts, **(texts or {})}, logdir or defaults.logdir, defaults.cuda, defaults.cpu
 
-    logdir = logdir or defaults.logdir
-
-    def in_steps(text: str) -> str:
-        return text if defaults is COURSE else ""
-
-    def add(flag: str, text: str, **settings) -> None:
-        name = flag.removeprefix("--").replace("-", "_")
+    def add(flag: str, text: str, **settings: Any) -> None:
         if flag in without:
-            parser.set_defaults(**{name: settings.get("default", False)})
-            return
-        text = {**defaults.texts, **(texts or {})}.get(flag, text)
-        parser.add_argument(flag, help=text, **settings)
+            default = settings.get("default", False if "action" in settings else None)
+            parser.set_defaults(**{flag.removeprefix("--").replace("-", "_"): default})
+        else:
+            parser.add_argument(flag, help=own.get(flag, text), **settings)
 
-    add(
-        "--logdir",
-        f"folder of all runs; this one goes into a folder of its own there (default: {logdir})",
-        type=folder,
-        default=logdir,
-        metavar="DIR",
-    )
-    add("--device", "cpu, cuda or cuda:N (default: the GPU if there is one)", default=None)
-    add(
-        "--data",
-        "folder that holds cifar-10-batches-py (default: data/ of this project)",
-        type=folder,
-        default=ROOT / "data",
-        metavar="DIR",
-    )
+    def number(flag: str, text: str, low: int, high: int, default: int | None = None, metavar: str = "N") -> None:
+        add(flag, text, type=whole_number(low, high), default=default, metavar=metavar)
+
+    own_folder = f"folder of all runs; this one goes into a folder of its own there (default: {logdir})"
+    add("--logdir", own_folder, type=folder, default=logdir, metavar="DIR")
+    add("--device", "cpu, cuda or cuda:N (default: the GPU if there is one)")
+    data = "folder that holds cifar-10-batches-py (default: data/ of this project)"
+    add("--data", data, type=folder, default=ROOT / "data", metavar="DIR")
     add("--download", "fetch CIFAR-10 into --data first, 170 MB", action="store_true")
-    add(
-        "--model",
-        f"{defaults.models} (default: {_by_device(defaults.model)})",
-        default=None,
-        metavar="NAME",
-    )
-    add(
-        "--image-size",
-        f"images are resized to PX x PX (default: {_sizes_text(defaults)})",
-        type=whole_number(16, 1024),
-        default=None,
-        metavar="PX",
-    )
-    add(
-        "--batch-size",
-        f"images per step from step 02 on (default: {batch_size})"
-        if defaults is COURSE
-        else f"samples per step (default: {_by_device(defaults.batch_size)})",
-        type=whole_number(1, 65536),
-        default=batch_size,
-        metavar="N",
-    )
-    add(
-        "--workers",
-        f"loader processes{in_steps(' from step 04 on')} (default: usable cores, at most 8: %(default)s here)",
-        type=whole_number(0, 256),
-        default=min(8, usable_cores()),
-        metavar="N",
-    )
-    add(
-        "--precision",
-        f"of autocast{in_steps(', from step 01 on')}: auto, fp32, bf16 or fp16 "
-        "(default: auto: 16 bits where that is faster)",
-        choices=PRECISIONS,
-        default="auto",
-    )
-    add(
-        "--seed",
-        "of weights and shuffling (default: %(default)s)",
-        type=whole_number(0, 2**32 - 1),
-        default=0,
-        metavar="N",
-    )
+    add("--model", f"{defaults.models} (default: {_by_device(gpu.model, cpu.model)})", metavar="NAME")
+    image_size = f"images are resized to PX x PX (default: {_by_device(gpu.image_size, cpu.image_size)})"
+    number("--image-size", image_size, 16, 1024, metavar="PX")
+    batch = f"samples per step (default: {_by_device(gpu.batch_size, cpu.batch_size)})"
+    number("--batch-size", batch, 1, 65536, batch_size)
+    workers = "loader processes (default: usable cores, at most 8: %(default)s here)"
+    number("--workers", workers, 0, 256, min(8, usable_cores()))
+    precision = "of autocast: auto, fp32, bf16 or fp16 (default: auto: 16 bits where that is faster)"
+    add("--precision", precision, choices=PRECISIONS, default="auto")
+    number("--seed", "of weights and shuffling (default: %(default)s)", 0, 2**32 - 1, 0)
     add("--quick", "smoke run: few steps, still five windows and a trace", action="store_true")
     add("--stacks", "record Python call stacks and modules in the trace: bigger and slower", action="store_true")
 
 
-def _by_device(values: Mapping[str, object]) -> str:
+def _by_device(on_gpu: object, on_cpu: object) -> str:
     """For a help text: what is chosen on a GPU, and on a CPU."""
-    own = {kind: str(value) for kind, value in values.items()}
-    return own["cpu"] if own["cpu"] == own["cuda"] else f"{own['cuda']} on a GPU, {own['cpu']} on a CPU"
-
-
-def _sizes_text(defaults: Defaults) -> str:
-    """For a help text: which image size is chosen when."""
-    cpu, other, quick = (
-        sizes["cpu"] for sizes in (defaults.image_size, defaults.other_image_size, defaults.quick_image_size)
-    )
-    more = f"{cpu}, {other} with another --model, {quick} with --quick" if len({cpu, other, quick}) > 1 else f"{cpu}"
-    return f"{defaults.image_size['cuda']} on a GPU; on a CPU {more}"
+    return str(on_cpu) if on_gpu == on_cpu else f"{on_gpu} on a GPU, {on_cpu} on a CPU"
 
 
 def step_options(
@@ -191,9 +158,7 @@ def step_options(
     Under torchrun only rank 0 prints. A bad option ends the program (exit code 2); InputError for a device that is not
     there. From here on, what the user can act on ends the program with one line (`errors.exit_in_one_line`).
     """
-    parser = OneLineParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=description)
     batch_size = BATCH_SIZE if defaults is COURSE else None
     add_step_options(parser, batch_size=batch_size, without=defaults.without, defaults=defaults)
     if os.environ.get("RANK", "0") != "0":  # under torchrun: one process reports for all
@@ -231,14 +196,16 @@ def resolved(
     device = _gpu_of_process(checked_device(args.device), torch.cuda.device_count())
     if torch.device(device).index is not None:
         torch.cuda.set_device(device)
+    chosen = defaults.on(device)
+    model = args.model or chosen.model
     return StepOptions(
         logdir=args.logdir,
         device=device,
         data=args.data,
         download=args.download,
-        model=model_for(args, device, defaults),
-        image_size=image_size_for(args, device, defaults),
-        batch_size=batch_size or args.batch_size or defaults.batch_size[device.partition(":")[0]],
+        model=model,
+        image_size=args.image_size or chosen.size(model, args.quick),
+        batch_size=batch_size or args.batch_size or chosen.batch_size,
         workers=args.workers,
         precision=args.precision,
         seed=args.seed,
@@ -258,34 +225,6 @@ def _gpu_of_process(device: str, gpus: int) -> str:
     if device == "cuda" and int(rank) >= gpus:
         raise InputError(f"torchrun started {processes} processes here, this machine has {gpus} GPU(s): start no more")
     return f"cuda:{rank}" if device == "cuda" else device
-
-
-def model_for(args: argparse.Namespace, device: str, defaults: Defaults = COURSE) -> str:
-    """The model that a run with these options trains on that device ("cpu", "cuda" or "cuda:N")."""
-    return args.model or defaults.model[device.partition(":")[0]]
-
-
-def image_size_for(args: argparse.Namespace, device: str, defaults: Defaults = COURSE) -> int:
-    """The image size, px, that a run with these options has on that device ("cpu", "cuda" or "cuda:N")."""
-    kind = device.partition(":")[0]
-    own = model_for(args, device, defaults) == defaults.model[kind]
-    sizes = defaults.quick_image_size if args.quick else defaults.image_size if own else defaults.other_image_size
-    return args.image_size or sizes[kind]
-
-
-def command_line(args: argparse.Namespace, **changes: object) -> list[str]:
-    """The step options of a parsed command line as words for a step's program, defaults left out.
-
-    changes: options that the program gets in place of those in `args`.
-    """
-    parser = argparse.ArgumentParser()
-    add_step_options(parser)
-    words = []
-    for name, default in vars(parser.parse_args([])).items():
-        value = changes.get(name, getattr(args, name))
-        if value != default:
-            words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
-    return words
 
 
 def options_from(values: Mapping[str, Any]) -> StepOptions:

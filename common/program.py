@@ -1,33 +1,28 @@
-"""A lab's numbered program as its study measures it: its own train step, on one batch that is on the device.
+"""A program as a study measures it: its own train step, captured at its call of `run_step`.
 
 So what is measured is what the reader reads, and a study holds no copy of it.
 """
 
-import importlib.util
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import redirect_stdout
+from dataclasses import replace
 from functools import partial
-from inspect import getclosurevars
 from itertools import repeat
 from pathlib import Path
-from typing import Any
-from unittest.mock import patch
 
 import torch
-from torch.utils.data import Dataset
 
-import common.data
-import common.session
-from common.device import dtype_name, empty_cache, gpu_peak_bytes
-from common.loaders import Batch, Epochs, Loader
+from common.device import empty_cache, gpu_peak_bytes
+from common.loaders import Batch, Epochs
 from common.options import StepOptions
-from common.timing import Plan, Timing, TokenCount, TrainStep, time_training
+from common.timing import Plan, Timing, time_training
 from common.tracing import cpu_peak_bytes
+from walkthrough.results import capture
+from walkthrough.results.capture import Program
 
 FULL = Plan(warmup_steps=1, warmup_seconds=0.5, windows=5, window_steps=1, window_seconds=0.6)  # on one batch
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
@@ -37,73 +32,24 @@ LOADED = {  # by --quick: of a training with its loader, whose batches differ, s
 }
 
 
-@dataclass(frozen=True)
-class Program:
-    """A program that ran up to its call of `run_step`. train_step: it trains on one batch. precision: its dtype's name.
+def captured(file: Path, words: Sequence[str], *, blank_data: bool = True) -> Program:
+    """What a program's file passes to `run_step` with these words on its command line; see `capture.captured`.
 
-    loader: of its batches. variables: what the train step uses of `main`: "model", "optimizer", "criterion" and so on.
+    blank_data: in place of CIFAR-10 black images, since the study makes its own batches. What the program prints goes
+    to stderr, since an isolated process answers on stdout. Raises what the program raises: InputError for input that it
+    cannot use, SystemExit(2) for words that its parser refuses.
     """
-
-    train_step: TrainStep
-    loader: Loader
-    precision: str
-    variables: Mapping[str, Any]
+    wanted = replace(capture.current.get() or capture.Capture(), blank_data=blank_data)
+    with redirect_stdout(sys.stderr):
+        return capture.captured(file, words, wanted).program
 
 
-class _Left(BaseException):
-    """Leaves a program's main() at its call of `run_step`; no error."""
-
-
-class NoData(Dataset):
-    """In place of a data set that nobody reads: as many samples as one asks for, none of which can be loaded."""
-
-    source = "none"
-
-    def __len__(self) -> int:
-        return 1 << 20
-
-    def __getitem__(self, index: int) -> Any:
-        raise IndexError("no data: batches are made by the study")
-
-
-def program(file: Path, options: StepOptions, workers: int = 0) -> Program:
-    """Run the main() of a program with these options up to its call of `run_step`, without CIFAR-10.
-
-    workers: of its loader, where it has some. What it prints goes to stderr, since an isolated process answers on
-    stdout. A program that ends before that call raises what it raised; InputError for input that it refuses.
-    """
-    reached: list[Program] = []
-
-    def run_step(
-        file: str, args: StepOptions, loader: Loader, train_step: TrainStep, precision: Any = None, *_: Any, **__: Any
-    ) -> None:
-        variables = getclosurevars(train_step).nonlocals
-        reached.append(Program(train_step, loader, dtype_name(precision or torch.float32), variables))
-        raise _Left
-
+def words_of(options: StepOptions, workers: int = 0) -> list[str]:
+    """The command line of a program with these options, but for --quick; workers: of its loader, where it has some."""
     words = ["--device", options.device, "--model", options.model, "--data", str(options.data)]
     words += ["--image-size", str(options.image_size)] if options.image_size else []  # 0: it is not of images
-    words += ["--batch-size", str(options.batch_size), "--seed", str(options.seed)]
-    words += ["--precision", options.precision] if options.precision != "auto" else []  # not all programs have several
-    with (
-        patch.object(common.session, "run_step", run_step),
-        patch.object(common.data, "cifar10", lambda *_, **__: NoData()),
-        patch.object(sys, "argv", [str(file), *words, "--workers", str(workers)]),
-        redirect_stdout(sys.stderr),
-    ):
-        module = loaded(file)
-        with suppress(_Left):
-            module.main()
-    return reached[0]
-
-
-def loaded(file: Path) -> Any:
-    """A program's file as a module, which is run as far as its definitions go."""
-    spec = importlib.util.spec_from_file_location(f"program_{file.stem}", file)
-    assert spec is not None and spec.loader is not None  # a file's
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    words += ["--batch-size", str(options.batch_size), "--seed", str(options.seed), "--workers", str(workers)]
+    return words + (["--precision", options.precision] if options.precision != "auto" else [])  # not all have several
 
 
 def float_batch(options: StepOptions, batch_size: int | None = None) -> Batch:
@@ -113,33 +59,32 @@ def float_batch(options: StepOptions, batch_size: int | None = None) -> Batch:
     return images, torch.randint(10, (size,), device=options.device)
 
 
-def timed(train_step: TrainStep, batch: Batch, options: StepOptions) -> Timing:
-    """The `timing.Timing` of training on that one batch: first step, warm-up, windows."""
-    plan = QUICK if options.quick else FULL
-    return time_training(repeat(batch), train_step, torch.device(options.device), plan)
+def timed(program: Program, batch: Batch | None, quick: bool) -> Timing:
+    """The `timing.Timing` of training on one batch; on None, on those of the program's loader.
+
+    What workers loaded ahead is used up first.
+    """
+    device = torch.device(program.args.device)
+    if batch is None:
+        batches = Epochs(program.loader)
+        return time_training(batches, program.train_step, device, LOADED[quick], program.count_tokens)
+    return time_training(repeat(batch), program.train_step, device, QUICK if quick else FULL)
 
 
-def timed_with_loader(
-    train_step: TrainStep, loader: Loader, options: StepOptions, count_tokens: TokenCount | None = None
-) -> Timing:
-    """The `timing.Timing` of training on a loader's batches: what workers loaded ahead is used up first."""
-    plan = LOADED[options.quick]
-    return time_training(Epochs(loader), train_step, torch.device(options.device), plan, count_tokens)
-
-
-def peak_bytes(train_step: TrainStep, batch: Batch, device: torch.device) -> int:
+def peak_bytes(program: Program, batch: Batch) -> int:
     """The most bytes that one step holds: the second, since the first makes the optimizer's state.
 
     GPU: of the allocator, weights and state included. CPU: what the step allocates on top of weights and state, as the
     profiler counts it.
     """
-    train_step(*batch)
+    device = torch.device(program.args.device)
+    program.train_step(*batch)
     if device.type == "cuda":
         empty_cache(device)
         torch.cuda.reset_peak_memory_stats(device)
-        train_step(*batch)
+        program.train_step(*batch)
         return gpu_peak_bytes(device)[0]
-    return profiled_peak_bytes(partial(train_step, *batch))
+    return profiled_peak_bytes(partial(program.train_step, *batch))
 
 
 def profiled_peak_bytes(step: Callable[[], object]) -> int:

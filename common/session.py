@@ -5,7 +5,6 @@ The two measurements are never mixed: tracing slows the training, so throughput 
 
 import ast
 import gzip
-import os
 import re
 import shutil
 import statistics
@@ -16,16 +15,8 @@ from pathlib import Path
 
 import torch
 
-from common import SHORT_SPIN, ranks
-from common.device import (
-    KEEPS_FREED_MEMORY,
-    autocast_notes,
-    device_name,
-    dtype_name,
-    gpu_peak_bytes,
-    keep_freed_memory,
-    without_gpu,
-)
+from common import ranks
+from common.device import autocast_notes, cpu_notes, device_name, dtype_name, gpu_peak_bytes, without_gpu
 from common.failures import as_input_error
 from common.gpu_clocks import GpuWatch
 from common.loaders import Batch, DeviceLoader, Epochs, Loader
@@ -205,21 +196,11 @@ def batch_transfer(batch: Batch, loader: Loader) -> BatchTransfer:
 
 def _notes(step: str, args: StepOptions, device: torch.device, precision: torch.dtype | None) -> list[str]:
     """How a CPU waits and keeps memory, what could not be done here (mixed precision, this change), a smoke run."""
-    notes = [openmp_waiting()] if device.type == "cpu" else []
-    notes += [KEEPS_FREED_MEMORY] if device.type == "cpu" and keep_freed_memory() else []
+    notes = cpu_notes() if device.type == "cpu" else []
     notes += [] if precision is None else autocast_notes(device, args.precision)
     change = step.partition("_")[2]
     notes += [*without_gpu(change, device), *ranks.without_others(change)]
     return notes + (["smoke run (--quick): few steps, so the figures are rough"] if args.quick else [])
-
-
-def openmp_waiting() -> str:
-    """How OpenMP's threads wait for work here, for a run's notes; see `common`."""
-    chosen = {name: value for name, value in os.environ.items() if name in SHORT_SPIN}
-    words = " ".join(f"{name}={value}" for name, value in sorted(chosen.items(), reverse=True))
-    if chosen == SHORT_SPIN:
-        return f"OpenMP's threads spin only briefly while they wait, then sleep ({words})"
-    return f"OpenMP's threads wait as the environment says ({words})"
 
 
 def _write_events(path: Path, timing: Timing, result: record.Result, transfer: BatchTransfer) -> None:

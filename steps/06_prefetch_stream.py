@@ -5,8 +5,7 @@ Idea       Work in one stream runs in order: a batch is copied when the kernels 
 Change     Prefetcher(loader, device) yields batches that are on the device already, so the train step copies none.
 Look for   Trace: "Memcpy HtoD" in a row of its own, while kernels of the step before run.
 Caution    Streams are not ordered among each other: the one that trains must wait for the copy (wait_stream), and the
-           batch's memory must not be reused before it has been trained on (record_stream). At least one more batch is
-           on the device. It needs pinned memory.
+           batch's memory is not free before (record_stream). It needs pinned memory and room for one more batch.
 Needs      a GPU. On a CPU there is no copy to overlap: batches are passed on as they are.
 """
 

@@ -2,9 +2,8 @@
 
 Idea       Tensor Cores want the channels of a pixel side by side (NHWC). Where images and weights have that layout,
            no kernels are needed that convert it before a convolution and back after it.
-Change     The model and the images in memory_format=torch.channels_last; shapes stay [N, C, H, W]. On a GPU that
-           changes more than the layout: depthwise convolutions in bf16 or float32 run PyTorch's own kernels in NCHW,
-           and cuDNN's in channels last.
+Change     The model and the images in memory_format=torch.channels_last; shapes stay [N, C, H, W]. On a GPU depthwise
+           convolutions in bf16 or float32 then run cuDNN's kernels; in NCHW they run PyTorch's own.
 Look for   GPU Kernel: "nchwToNhwc" and "nhwcToNchw" gone; Trace: fewer kernels per convolution.
 Caution    A layer that supports only NCHW converts everything twice. Convert images after the copy, not before: on
            the device, still uint8, they are a quarter of float32's bytes.

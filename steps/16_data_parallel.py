@@ -5,9 +5,8 @@ Idea       Each process trains on its own share of the data, and the gradients a
 Change     DistributedDataParallel, with torchrun --nproc-per-node 2 steps/16_data_parallel.py (one process per GPU).
 Look for   A trace per rank: `explain` on the run's folder shows them together; Distributed view: how much of the time
            the ranks communicate, and how much of that is hidden behind computing.
-Caution    Compile the module, then wrap it: a compiled function that calls a wrapped model is three graphs. The batch
-           that counts for the learning rate is the batch size times the processes. Never save, print or
-           evaluate on rank 0 alone while the others wait in a collective.
+Caution    Compile the module, then wrap it: a compiled function that calls a wrapped model is three graphs. For the
+           learning rate the batches of all processes count. Never save or evaluate on rank 0 while others wait for it.
 Needs      a second process. One alone trains as step 15 does.
 """
 

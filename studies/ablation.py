@@ -1,7 +1,6 @@
 """The ablation: optimisations in combinations that the ladder passes by, and which of them interact.
 
-The command, its plan, its result and its runs; `studies.switches` is the program, `studies.effects` what follows
-from the measurements. Starts without torch.
+The command, its plan and its runs, and what follows from them; `studies.switches` is the program. Starts without torch.
 
 Some optimisations need another (`NEEDS`): compile_loss without compile would be nothing. Alone, it is compared
 with the baseline that has what it needs; in the full ladder, an optimisation is compared without what needs it.
@@ -11,68 +10,60 @@ with them over the full ladder. on_device_data takes the place of the loader and
 step, but what cuDNN does unless told not to.
 
 Runs are interleaved: run 1 of all variants, then run 2 of all, backwards, so that a machine that drifts (heat,
-neighbours) does it to every variant alike. `ablation.json` is whole after every measurement, and the same command goes
-on with it.
+neighbours) does it to every variant alike. Effects are computed run by run: run k of one variant over run k of another;
+`compare.statistics` gives the mean of these ratios and its interval.
 """
 
 import argparse
+import math
 import statistics
-import sys
-import time
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-from common.options import StepOptions, add_step_options
-from studies import OPTION_TEXTS, study
-from studies.study import Study
-from walkthrough.compare import isolated
-from walkthrough.results import environment, privacy, progress
-from walkthrough.results.environment import code_hash, cpu_bf16_hardware
-from walkthrough.results.errors import InputError, folder, whole_number
-from walkthrough.results.folder import locked
-from walkthrough.results.result import PositiveInt, StepTime, Throughput
+from common.options import StepOptions
+from studies import study
+from walkthrough.compare.figures import GREY, MEMORY, SLOWER, SPEED, in_style, step_label
+from walkthrough.compare.statistics import Ratio, of_pairs
+from walkthrough.compare.statistics import ratio as ratio_of_runs
+from walkthrough.compare.study import Measurements, NotMeasured, Row, Study, interval
+from walkthrough.compare.study import read as read_study
+from walkthrough.results import privacy, progress
+from walkthrough.results.environment import cpu_bf16_hardware
+from walkthrough.results.errors import InputError
 
 if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
-    from rich.console import Console
 
-FILE = "ablation.json"
+FILE_NAME = "ablation.json"
 RUNS, QUICK_RUNS = 5, 1
-PROGRAM = isolated.module("studies.switches")
-CODE = "studies/*.py"  # what a measurement runs besides steps and flat modules
 LIMIT_SECONDS = 1800  # of one measurement, compiling and all: beyond it something hangs
-REASON_LENGTH = 200  # characters of why a variant was not run, at most
-SETTINGS = ("precision", "batch_size", "workers", "seed", "quick")  # what its runs share besides the setup
+SEEN = {"more": "more", "less": "less", "none": "none measurable", None: "-"}
+TICKS = (  # from coarse to fine
+    (0.01, 0.1, 1, 10, 100),
+    (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100),
+    (0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 7, 10),
+    (0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.1, 1.2, 1.3, 1.5, 1.7, 2),
+)
+MOST_TICKS = 9
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of `ablate`."""
     bigger_batch = {"--batch-size": "images per step where bigger_batch is on (default: %(default)s)"}
-    add_step_options(parser, without=("--stacks",), texts=OPTION_TEXTS | bigger_batch)
-    parser.add_argument(
-        "--runs", type=whole_number(1, 100), metavar="N", help="runs of everything (default: 5; 1 with --quick)"
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
-    parser.add_argument("--plot", type=folder, metavar="FILE", help="draw the effects: .svg or .png")
+    study.add_options(parser, texts=bigger_batch, runs="runs of everything (default: 5; 1 with --quick)")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Measure what is missing, write `ablation.json` into `args.logdir`, print it, draw it with `args.plot`.
+    """Measure, write `ablation.json` into `args.logdir`, print it, draw it with `args.plot`. Returns 0.
 
-    Returns the exit code: 1 where a measurement failed that the same command can try again. Raises InputError for what
-    the user can fix: options, another ablation that is there already, a baseline that cannot be run.
+    Raises InputError for what the user can fix: options, a baseline that cannot be run.
     """
-    study.check_plot(args.plot)
     options = study.ready(args)
     runs = args.runs or (QUICK_RUNS if args.quick else RUNS)
-    with study.progress_on_stderr(args.json):
-        ablation = measure(options, runs)
-        study.plot("ablation", args.plot, ablation)
-    study.print_result("ablation", args.json, options.logdir / FILE, ablation, "; a larger --runs adds runs")
-    return 1 if ablation.missing else 0
+    return study.run(args, lambda: measure(options, runs), figure, "; a larger --runs adds runs")
 
 
 @dataclass(frozen=True)
@@ -246,170 +237,43 @@ def no_effect(options: StepOptions, autocast_off: str | None) -> dict[str, str]:
     return {name: reasons[name] for name in NAMES if name in reasons}
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """One variant in one run, counted from 1, with the optimisations that were on."""
+def measure(options: StepOptions, runs: int) -> Study:
+    """Measure what is not in `options.logdir` yet of an ablation with these options. Prints its progress.
 
-    variant: str
-    on: list[str]
-    run: PositiveInt
-    samples_per_second: Throughput
-    step_ms: StepTime
-    first_step_seconds: float
-    batch_size: int
-    started: str
-
-
-@dataclass(frozen=True)
-class NotMeasured:
-    """An optimisation without effect on this device, or a variant that could not be run: why, without full stop."""
-
-    name: str
-    why: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ablation(Study):
-    """What `ablate` measured.
-
-    precision: that of autocast where amp is on. batch_size: with bigger_batch; workers: with multiprocess_loading.
-    code: hash of what was run. runs: as many as were asked for. no_effect: optimisations; not_run: variants.
+    Raises InputError for what the user can fix: a baseline that cannot be run.
     """
-
-    FILE: ClassVar[str] = FILE
-
-    batch_size: int
-    workers: int
-    code: str
-    runs: PositiveInt
-    no_effect: list[NotMeasured]
-    not_run: list[NotMeasured]
-    measurements: list[Measurement]
-
-    @property
-    def variants(self) -> list[Variant]:
-        """The `Variant`s that are to be measured in every run."""
-        skipped = {variant.name for variant in self.not_run}
-        plan = variants([optimisation.name for optimisation in self.no_effect], self.alone_only)
-        return [variant for variant in plan if variant.name not in skipped]
-
-    @property
-    def alone_only(self) -> list[str]:
-        """amp where autocast is off by itself, though the CPU has bf16 instructions: measured, but in no ladder."""
-        effective = "amp" not in {optimisation.name for optimisation in self.no_effect}
-        return ["amp"] if self.precision == "float32" and effective else []
-
-    @property
-    def missing(self) -> list[tuple[int, Variant]]:
-        """What is still to be measured, in order: (run, `Variant`). Every other run goes backwards."""
-        done = {(measurement.run, measurement.variant) for measurement in self.measurements}
-        forth, back = self.variants, self.variants[::-1]
-        plan = ((run, variant) for run in range(1, self.runs + 1) for variant in (forth if run % 2 else back))
-        return [(run, variant) for run, variant in plan if (run, variant.name) not in done]
-
-    @property
-    def run_count(self) -> int:
-        """How many runs have the baseline, which others are compared with."""
-        return len(self.by_run(BASELINE))
-
-    def by_run(self, variant: str) -> dict[int, Measurement]:
-        """{run: its `Measurement`} of the variant of that name, in order."""
-        measured = {measurement.run: measurement for measurement in self.measurements if measurement.variant == variant}
-        return dict(sorted(measured.items()))
-
-    def runs_with(self, names: Iterable[str]) -> list[int]:
-        """The runs that have all variants of these names."""
-        return sorted(set.intersection(*(set(self.by_run(name)) for name in names)))
-
-    def problem(self) -> str | None:
-        named = {name for measurement in self.measurements for name in measurement.on}
-        named |= {optimisation.name for optimisation in self.no_effect}
-        return None if named <= set(NAMES) else f"there is no optimisation {', '.join(sorted(named - set(NAMES)))}"
-
-    def computed(self) -> dict[str, Any]:
-        from studies import effects  # which is computed from this
-
-        return effects.as_json(self)
-
-
-def read(logdir: str | Path) -> Ablation | None:
-    """The `Ablation` in a folder, None where there is none. Raises InputError for one that is broken."""
-    return study.read(Ablation, logdir)
-
-
-def measure(options: StepOptions, runs: int) -> Ablation:
-    """Measure what is missing of the `Ablation` in `options.logdir`, or of a new one, and write it.
-
-    Prints its progress. What is missing afterwards failed; the same command tries it again. Raises InputError for what
-    the user can fix: another ablation that is there already, a baseline that cannot be run.
-    """
-    path = options.logdir / FILE
-    with locked(options.logdir / ".ablation.lock", f"another `ablate` is writing to {options.logdir}: wait for it"):
-        ablation = _opened(options, runs)
-        try:
-            return _measure_all(options, ablation)
-        except (KeyboardInterrupt, SystemExit):  # Ctrl-C, SIGTERM
-            if path.exists():
-                print(f"\nwhat was measured is in {path}; the same command goes on", file=sys.stderr)
-            raise
-
-
-def _opened(options: StepOptions, runs: int) -> Ablation:
-    """The ablation to go on with, or a new one. Raises InputError where the one in the folder must be left alone."""
-    from common.data import check_cifar10
-    from common.model import classifier
-
-    path, there, new = options.logdir / FILE, read(options.logdir), _new(options, runs)
-    if not there:
-        classifier(options.model, options.image_size)  # both refused now rather than in every process
-        check_cifar10(options.data)
-        return new
-    if changes := differences(there, new, bool(there.missing) or runs > there.runs):
-        raise InputError(f"{path} holds another ablation ({'; '.join(changes)}): choose another --logdir")
-    return replace(there, runs=max(there.runs, runs))
-
-
-def differences(there: Ablation, new: Ablation, to_measure: bool) -> list[str]:
-    """What keeps `new` from going on with the ablation that is there, in words: "seed 0, not 3".
-
-    to_measure: whether anything is missing; if not, it is only shown, whatever else has changed since.
-    """
-    lines = there.setup.differences(new.setup)
-    old, now = ({name: getattr(ablation, name) for name in SETTINGS} for ablation in (there, new))
-    if to_measure:
-        old, now = old | asdict(there.environment), now | asdict(new.environment)
-        old["git"] = now["git"]  # the code's own hash says more
-    lines += [
-        f"{name.replace('_', ' ')} {value!r}, not {now[name]!r}" for name, value in old.items() if value != now[name]
-    ]
-    if to_measure and there.code != new.code:
-        lines.append("the code of steps/, common/ or walkthrough/ has changed")
-    return list(dict.fromkeys(lines))  # a CPU's cores are in its setup too
-
-
-def _new(options: StepOptions, runs: int) -> Ablation:
     import torch
 
-    from common.data import holds_cifar10
-    from common.device import autocast_dtype, autocast_notes
+    from common.data import check_cifar10
+    from common.device import autocast_dtype, autocast_notes, device_name
+    from common.model import classifier
 
+    classifier(options.model, options.image_size)  # both refused now rather than in every process
+    data = "cifar10" if check_cifar10(options.data) else "stand-in"
     precision = autocast_dtype(options.device, options.precision)
     notes = autocast_notes(options.device, options.precision)
     off = notes.pop(0) if precision == torch.float32 else None
-    if _tries_bf16(options, precision):
+    alone_only = ["amp"] if _tries_bf16(options, precision) else []
+    if alone_only:
         notes, off = [*notes, f"{off}: amp is measured alone, in bf16"], None
-    return Ablation(
-        **study.header(
-            options, precision, notes, environment.now(), "cifar10" if holds_cifar10(options.data) else "stand-in"
-        ),
-        batch_size=options.batch_size,
-        workers=options.workers,
-        code=code_hash(CODE),
-        runs=runs,
-        no_effect=[NotMeasured(name, why) for name, why in no_effect(options, off).items()],
-        not_run=[],
-        measurements=[],
-    )
+    do = study.measurements("ablation", options, precision, data, "switches", LIMIT_SECONDS)
+    runs = max(runs, _carried(do, options.logdir / FILE_NAME))
+    progress.say(f"ablate: {options.model}, {data} data, {options.image_size} px, on {device_name(options.device)}")
+    skipped = no_effect(options, off)
+    measurements, failed = measured_variants(do, skipped, alone_only, runs)
+    measured = {
+        "batch_size": options.batch_size,
+        "workers": options.workers,
+        "code": do.setup["code"],
+        "runs": runs,
+        "alone_only": alone_only,
+        "no_effect": [{"name": name, "why": why} for name, why in skipped.items()],
+        "not_run": [{"name": name, "why": why} for name, why in failed.items()],
+        "measurements": measurements,
+    }
+    notes += [f"{name} was not run: {why}" for name, why in failed.items()]
+    notes += study.unsteady(one["samples_per_second"]["windows"] for one in measurements)
+    return do.study(tables(measured), measured=measured, conclusions=conclusions(measured), notes=notes)
 
 
 def _tries_bf16(options: StepOptions, precision: "torch.dtype") -> bool:
@@ -420,101 +284,279 @@ def _tries_bf16(options: StepOptions, precision: "torch.dtype") -> bool:
     return unasked and options.device == "cpu" and cpu_bf16_hardware() is not None
 
 
-def _measure_all(options: StepOptions, ablation: Ablation) -> Ablation:
-    """Measure all that is missing of an `Ablation`, run by run; what failed stays missing."""
-    setup = ablation.setup
-    progress.say(
-        f"ablate: {setup.model}, {setup.data} data, {setup.image_size} px, on {setup.device}; "
-        f"{len(ablation.missing)} of {ablation.runs} x {len(ablation.variants)} measurements to go"
-    )
-    failed: set[tuple[int, str]] = set()
-    seconds: dict[bool, list[float]] = {False: [], True: []}
-    while todo := [(run, variant) for run, variant in ablation.missing if (run, variant.name) not in failed]:
-        if code_hash(CODE) != ablation.code:
-            raise InputError("the code changed while measuring: restore it, and repeat the command")
-        run, variant = todo[0]
-        name, begin, started = f"run {run}/{ablation.runs}  {variant.name:<44}", time.monotonic(), environment.now()
-        in_bf16 = "amp" in variant.on and "amp" in ablation.alone_only
-        answer = measured(variant, replace(options, precision="bf16") if in_bf16 else options)
-        if "windows" in answer:
-            measurement = _measurement(variant, run, answer, started)
-            ablation = replace(ablation, measurements=[*ablation.measurements, measurement])
-            seconds["compile" in variant.on].append(time.monotonic() - begin)
-            speed, to_go = measurement.samples_per_second.median, _to_go(seconds, [variant for _, variant in todo[1:]])
-            print(f"{name}{speed:10.1f} images/s{to_go}", flush=True)
-        elif "not_run" in answer and variant.name == BASELINE and not ablation.by_run(BASELINE):
-            raise InputError(f"the baseline cannot be run: {answer['not_run']}")
-        elif "not_run" in answer and _can_be_left_out(ablation, variant):
-            ablation = _left_out(ablation, variant, answer["not_run"])
-            print(f"{name}not run: {answer['not_run']}", file=sys.stderr, flush=True)
-        else:
-            failed.add((run, variant.name))
-            print(f"{name}failed: {answer.get('not_run') or answer['failed']}", file=sys.stderr, flush=True)
+def _carried(do: Measurements, path: Path) -> int:
+    """Keep what an ablation that was finished with the same options and code has measured; how many runs it had."""
+    there = read_study(path) if path.exists() else None
+    same = there and all(getattr(there, name) == do.header[name] for name in ("setup", "precision", "seed"))
+    if not there or not same or there.measured.get("code") != do.setup["code"] or there.quick != do.options.quick:
+        return 0
+    if any(there.measured[name] != getattr(do.options, name) for name in ("batch_size", "workers")):
+        return 0
+    for one in there.measured["measurements"]:
+        do.values.setdefault(do.name("program", _settings(do.options, there.measured, one)), one)
+    return there.measured["runs"]
+
+
+def _settings(options: StepOptions, measured: Mapping[str, Any], one: Mapping[str, Any]) -> dict[str, Any]:
+    in_bf16 = "amp" in one["on"] and "amp" in measured["alone_only"]
+    precision = "bf16" if in_bf16 else options.precision
+    return {"run": one["run"], "variant": one["variant"], "on": [*one["on"]], "precision": precision}
+
+
+def measured_variants(
+    do: Measurements, skipped: dict[str, str], alone_only: Sequence[str], runs: int
+) -> tuple[list[dict[str, Any]], dict[str, str]]:
+    """(a measurement of each variant in every run, {variant: why it was not run, or not in all}).
+
+    What failed is not tried again. skipped: {optimisation: why it has no effect}; where compiling alone cannot be done,
+    all that compiles joins it. Raises InputError where the baseline cannot be run.
+    """
+    measurements, failed, done = list[dict[str, Any]](), dict[str, str](), set[tuple[int, str]]()
+
+    def missing() -> Iterable[tuple[int, Variant]]:
+        forth = variants(skipped, alone_only)
+        for run in range(1, runs + 1):
+            for variant in forth if run % 2 else forth[::-1]:
+                if (run, variant.name) not in done and variant.name not in failed:
+                    yield run, variant
+
+    while todo := next(iter(missing()), None):
+        run, variant = todo
+        one = {"variant": variant.name, "on": [*variant.on], "run": run}
+        try:
+            result = do.measure("program", **_settings(do.options, {"alone_only": alone_only}, one))
+        except NotMeasured as error:
+            if variant.name == BASELINE:
+                raise InputError(f"the baseline cannot be run: {error}") from error
+            if variant.name == alone("compile") and not any("compile" in other["on"] for other in measurements):
+                compiling = ["compile", *(name for name in dependents("compile") if name not in skipped)]
+                skipped |= {name: f"{privacy.reason(str(error))}; the full ladder is without it" for name in compiling}
+            else:
+                failed[variant.name] = str(error)
             continue
-        study.write(options.logdir / FILE, ablation)
-    return ablation
+        done.add((run, variant.name))
+        measurements.append(one | result)
+    return measurements, failed
 
 
-def _to_go(seconds: dict[bool, list[float]], variants: Sequence[Variant]) -> str:
-    """How long the rest will take, in words; "" if unknown. seconds: {whether a program compiles: of each so far}."""
-    kinds = ["compile" in variant.on for variant in variants]
-    if not kinds or not all(seconds[kind] for kind in kinds):
-        return ""
-    return f", about {sum(statistics.median(seconds[kind]) for kind in kinds) / 60:.0f} min to go"
+# What follows
 
 
-def measured(variant: Variant, options: StepOptions, command: Sequence[str] = PROGRAM) -> dict[str, Any]:
-    """Measure a `Variant` in a process of its own: what `studies.switches` answers, see its `main`.
-
-    {"failed": why, in a line} where it did not.
-    """
-    settings = {"on": asdict(variant.optimisations), "options": asdict(options)}
-    answer = isolated.answer(command, settings, LIMIT_SECONDS)
-    return {"failed": answer} if isinstance(answer, str) else answer
+def by_run(measured: Mapping[str, Any], variant: str) -> dict[int, Mapping[str, Any]]:
+    """{run: its measurement} of the variant of that name, in order."""
+    return {one["run"]: one for one in sorted(measured["measurements"], key=lambda one: one["run"])
+            if one["variant"] == variant}  # fmt: skip
 
 
-def _measurement(variant: Variant, run: int, answer: dict[str, Any], started: str) -> Measurement:
-    return Measurement(
-        variant=variant.name,
-        on=list(variant.on),
-        run=run,
-        samples_per_second=Throughput(statistics.median(answer["windows"]), answer["windows"]),
-        step_ms=StepTime(**answer["step_ms"]),
-        first_step_seconds=answer["first_step_seconds"],
-        batch_size=answer["batch_size"],
-        started=started,
+def speeds(measured: Mapping[str, Any], variant: str) -> list[float]:
+    """images/s of each run of a variant."""
+    return [one["samples_per_second"]["median"] for one in by_run(measured, variant).values()]
+
+
+def median_speed(measured: Mapping[str, Any], variant: str) -> float | None:
+    """images/s of a variant, the median of its runs."""
+    known = speeds(measured, variant)
+    return statistics.median(known) if known else None
+
+
+def runs_with(measured: Mapping[str, Any], names: Iterable[str]) -> list[int]:
+    """The runs that have all variants of these names."""
+    return sorted(set.intersection(*(set(by_run(measured, name)) for name in names)))
+
+
+def compared(measured: Mapping[str, Any], faster: str, slower: str) -> Ratio | None:
+    """The `Ratio` of one variant to another, by name, over the runs that both have; None where no run has both."""
+    runs = runs_with(measured, [faster, slower])
+    if not runs:
+        return None
+    one, other = (
+        {run: by_run(measured, name)[run]["samples_per_second"]["windows"] for run in runs} for name in (faster, slower)
     )
+    return ratio_of_runs(one, other)
 
 
-def _can_be_left_out(ablation: Ablation, variant: Variant) -> bool:
-    """Whether a variant that cannot be run can be left out of all runs: nothing measured so far is compared with it."""
-    if variant.name == alone("compile"):
-        return not any("compile" in measurement.on for measurement in ablation.measurements)
-    return not ablation.by_run(variant.name)
+def products(measured: Mapping[str, Any], times: Sequence[str], over: Sequence[str]) -> Ratio | None:
+    """The product of variants' speeds over that of others, by run; None where fewer than two runs have them all."""
+    runs = runs_with(measured, [*times, *over])
+    if len(runs) < 2:
+        return None
+
+    def product(names: Sequence[str], run: int) -> float:
+        return math.prod(by_run(measured, name)[run]["samples_per_second"]["median"] for name in names)
+
+    return of_pairs([product(times, run) / product(over, run) for run in runs])
 
 
-def _left_out(ablation: Ablation, variant: Variant, why: str) -> Ablation:
-    """The `Ablation` without a variant; where compiling alone cannot be done, without all that compiles in the full
-    ladder.
+def whole_ladder(measured: Mapping[str, Any]) -> tuple[Ratio | None, Ratio | None]:
+    """The full ladder over the baseline, and what is predicted for it: the product of the effects of each alone.
+
+    There is no prediction with fewer than two runs.
     """
-    why = privacy.reason(why, REASON_LENGTH)
-    if variant.name == alone("compile"):
-        skipped = {optimisation.name for optimisation in ablation.no_effect}
-        names = ["compile", *(name for name, needed in NEEDS.items() if needed == "compile" and name not in skipped)]
-        left_out = [NotMeasured(name, f"{why}; the full ladder is without it") for name in names]
-        return replace(ablation, no_effect=[*ablation.no_effect, *left_out])
-    return replace(ablation, not_run=[*ablation.not_run, NotMeasured(variant.name, why)])
+    left_out = {one["name"] for one in measured["no_effect"]} | set(measured["alone_only"])
+    names = [name for name in LADDER if name not in left_out]
+    predicted = products(measured, [BASELINE, *map(alone, names)], [BASELINE, *map(before, names)])
+    return compared(measured, FULL, BASELINE), predicted
 
 
-def show(ablation: Ablation, to: "Console") -> None:
-    """Print an `Ablation` to the console `to`."""
-    from studies import effects
+def verdict(ratio: Ratio | None) -> str | None:
+    """ "more" or "less" than 1 where that is measurable, else "none"; None without a ratio."""
+    if ratio is None:
+        return None
+    return "none" if not ratio.resolved else "more" if ratio.ratio > 1 else "less"
 
-    effects.show(ablation, to)
+
+def tables(measured: Mapping[str, Any]) -> dict[str, list[Row]]:
+    """The effect of each optimisation, the programs as a whole, and the pairs."""
+    return {"effects": _effects(measured), "programs": _programs(measured), "pairs": _pairs(measured)}
 
 
-def figure(ablation: Ablation) -> "Figure":
-    """A matplotlib `Figure`, see `effects.figure`."""
-    from studies import effects
+def _effects(measured: Mapping[str, Any]) -> list[Row]:
+    """Of each optimisation, in the order of the steps: alone, over the baseline; and in the full ladder, over the same
+    without it. The one over the other is 1 where its place does not matter.
+    """
+    reasons = {one["name"]: one["why"] for one in measured["no_effect"]}
+    rows = []
+    for name in NAMES:
+        with_it, without_it = in_full(name)
+        on_full = {on for one in by_run(measured, FULL).values() for on in one["on"]}
+        if dependents(name) and not by_run(measured, with_it) and on_full.isdisjoint(dependents(name)):
+            with_it = FULL  # nothing in it needs the optimisation
+        why = reasons.get(name)
+        rows.append(
+            {
+                "optimisation": name,
+                "alone images/s": median_speed(measured, alone(name)),
+                "alone": compared(measured, alone(name), before(name)),
+                "full without images/s": None if why else median_speed(measured, in_full(name)[1]),
+                "in the full ladder": compared(measured, with_it, without_it),
+                "full ladder over alone": products(measured, [with_it, before(name)], [without_it, alone(name)]),
+                "no effect": why and ("needs a GPU" if why.startswith("no GPU: ") else why),
+            }
+        )
+    return rows
 
-    return effects.figure(ablation)
+
+def _programs(measured: Mapping[str, Any]) -> list[Row]:
+    """The baseline, the same again, the full ladder, and what is predicted for it from each alone."""
+    ladder, predicted = whole_ladder(measured)
+    control, rows = compared(measured, CONTROL, BASELINE), []
+    for name, ratio in ((BASELINE, None), (CONTROL, control), (FULL, ladder), (in_full(ON_DEVICE)[0], None)):
+        if known := speeds(measured, name):
+            of_runs = {"images/s": statistics.median(known), "slowest run": min(known), "fastest run": max(known)}
+            rows.append({"program": name, **of_runs, "vs baseline": ratio})
+    if predicted:
+        rows.append({"program": "each alone, multiplied", "vs baseline": predicted})
+    return rows
+
+
+def _pairs(measured: Mapping[str, Any]) -> list[Row]:
+    """Both over the baseline, and over the product of each alone: 1 where each gains the same with and without the
+    other.
+    """
+    rows = []
+    for pair in pairs([one["name"] for one in measured["no_effect"]]):
+        first, second, both = alone(pair.first), alone(pair.second), together(pair)
+        over = products(measured, [both, BASELINE], [first, second])
+        if by_run(measured, both):
+            rows.append(
+                {
+                    "pair": str(pair),
+                    "first": compared(measured, first, BASELINE),
+                    "second": compared(measured, second, BASELINE),
+                    "together": compared(measured, both, BASELINE),
+                    "together over first x second": over,
+                    "interaction": SEEN[verdict(over)],
+                }
+            )
+    return rows
+
+
+def conclusions(measured: Mapping[str, Any]) -> dict[str, list[str]]:
+    """What depends on its place, whether the control is 1, and which pairs interact."""
+    runs, count = len(by_run(measured, BASELINE)), len({one["variant"] for one in measured["measurements"]})
+    effects = [f"{runs} interleaved runs of {count} programs."]
+    over = {row["optimisation"]: row["full ladder over alone"] for row in _effects(measured)}
+    if places := [name for name, ratio in over.items() if ratio and ratio.resolved]:
+        effects.append(f"Another effect in the full ladder than alone: {', '.join(places)}.")
+    control = compared(measured, CONTROL, BASELINE)
+    differs = (
+        f"The control, the baseline's program measured once more, came out at {control}. It should include 1, and by "
+        "chance 1 of 20 does not; or what differs within a run (order, drift) is larger than the intervals say."
+    )
+    programs = [differs] if control and control.resolved else []
+    return {"effects": effects, "programs": programs, "pairs": [*_interactions(measured), *_over_tf32(measured)]}
+
+
+def _interactions(measured: Mapping[str, Any]) -> list[str]:
+    """The pairs that interact, each with what may be behind it, and those without a measurable interaction."""
+    why = {str(pair): pair.why for pair in PAIRS}
+    rows, lines = _pairs(measured), []
+    for row in rows:
+        if row["interaction"] in ("more", "less"):
+            lines.append(
+                f"{row['pair']} together gain {row['interaction']} than predicted from each alone, "
+                f"{row['together over first x second']}. What may be behind it: {why[row['pair']]}."
+            )
+    if none := [row["pair"] for row in rows if row["interaction"] == SEEN["none"]]:
+        lines.append(f"No measurable interaction: {', '.join(none)}.")
+    if any(row["together over first x second"] is None for row in rows):
+        lines.append("Interactions are computed from two runs on: a larger --runs adds some.")
+    return lines
+
+
+def _over_tf32(measured: Mapping[str, Any]) -> list[str]:
+    """What amp gains over float32 as cuDNN multiplies it unless told not to: both on the baseline with TF32."""
+    over_tf32 = compared(measured, together(Pair("amp", TF32)), alone(TF32))
+    over_float32 = compared(measured, alone("amp"), BASELINE)
+    if not (over_tf32 and over_float32):
+        return []
+    return [f"AMP over TF32, which cuDNN uses unless told not to: {over_tf32}; over true fp32: {over_float32}."]
+
+
+@in_style
+def figure(result: Study) -> "Figure":
+    """A matplotlib `Figure`: a row for the control and for each optimisation, its two ratios on a log axis."""
+    from matplotlib.figure import Figure  # half a second to import
+
+    rows = result.tables["effects"]
+    noise = next((row["vs baseline"] for row in result.tables["programs"] if row["program"] == CONTROL), None)
+    drawn = Figure(figsize=(9, 2.2 + 0.45 * len(rows)))
+    axes = drawn.subplots()
+    axes.set_xscale("log")
+    axes.axvline(1, color=GREY, linewidth=1)
+    series = (
+        ("alone: over the baseline, with what it needs", SPEED, "o", -0.15, "alone"),
+        ("in the full ladder: over the ladder without it", MEMORY, "s", 0.15, "in the full ladder"),
+    )
+    shown = []
+    for label, colour, marker, shift, column in series:
+        cells = [(at + shift, interval(row[column])) for at, row in enumerate(rows, start=1)]
+        points = [(at, ratio) for at, ratio in cells if isinstance(ratio, Ratio)]
+        study.draw_ratios(axes, points, colour=colour, marker=marker, label=label)
+        shown += [ratio for _, ratio in points]
+    if isinstance(control := interval(noise), Ratio):
+        study.draw_ratios(axes, [(0, control)], colour=SLOWER, marker="D", label="control: baseline over baseline")
+        shown.append(control)
+    for at, row in enumerate(rows, start=1):
+        if row["alone"] is row["in the full ladder"] is None:
+            text = "no effect on this device" if row["no effect"] else "not measured"
+            axes.annotate(text, (1, at), (8, 0), textcoords="offset points", va="center", fontsize=9)
+    low, high = study.shown_range(shown)
+    axes.set_xlim(low / 1.05, high * 1.05)
+    ticks = shown_ticks(low / 1.05, high * 1.05)
+    axes.set_xticks(ticks, [f"{tick:g}x" for tick in ticks])
+    axes.set_xticks([], minor=True)
+    axes.set_yticks(range(1 + len(rows)), [CONTROL, *(step_label(row["optimisation"]) for row in rows)])
+    axes.set_ylim(len(rows) + 0.5, -0.5)
+    axes.set_title(f"{study.title(result)}; {result.measured['runs']} interleaved run(s), 95 % interval")
+    if shown:
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.08), "ncols": 2}
+        axes.legend(**below)
+    return drawn
+
+
+def shown_ticks(low: float, high: float) -> list[float]:
+    """The finest round ratios on the axis that are not too many and reach over most of it."""
+    within = [[tick for tick in ticks if low <= tick <= high] for ticks in TICKS]
+    fits = [ticks for ticks in within if len(ticks) <= MOST_TICKS and max(ticks) * 2 > high and min(ticks) < low * 2]
+    return max(fits or within[:1], key=len)

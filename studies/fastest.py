@@ -5,10 +5,8 @@ Programs that are not compiled are counted, timed and traced in this process. A 
 process down.
 """
 
-import json
 import logging
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,14 +28,14 @@ from common.program import FULL, QUICK
 from common.timing import Plan, Timing, Window
 from common.tracing import SPARE_BYTES, traced_window
 from studies import one_batch, roofline, study
-from studies.limit import CHANNELS_LAST, CONTIGUOUS, SCHEMA, Limit, Program, TrainingSpeed
+from studies.limit import CHANNELS_LAST, CONTIGUOUS, conclusions, tables
 from studies.roofline import FORWARD, OPTIMIZER, RESIZE, OperatorCounter, OperatorTimes, count_step, least_bytes
 from walkthrough.compare import isolated
 from walkthrough.compare.isolated import Isolated
-from walkthrough.compare.roofs import Roofs, StepBytes
-from walkthrough.results import environment, privacy, progress
+from walkthrough.compare.roofs import Program, StepBytes
+from walkthrough.compare.study import Study
+from walkthrough.results import privacy, progress
 from walkthrough.results.errors import InputError, is_out_of_memory
-from walkthrough.results.progress import end_with_reader
 from walkthrough.results.result import Throughput
 
 SEARCH_SECONDS = {"cuda": 100, "cpu": 45}  # of programs that are not compiled; the last may take longer
@@ -146,9 +144,14 @@ def cudnn_benchmark(on: bool | None) -> Iterator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def measure(options: StepOptions) -> Limit:
-    """The `Limit` of a model on a device. Prints its progress; see `limit.run` for errors."""
-    started, clock = environment.now(), Clock()
+def measure(options: StepOptions) -> Study:
+    """The limit of a model on a device. Prints its progress; see `limit.run` for errors.
+
+    Its `measured`: groups and without_formula are of a step of the fastest uncompiled program, see `roofline`; of the
+    same are flops_per_step, bytes_per_step and outside_ms, of a traced step the time on the CPU in no counted operator
+    (on a GPU: of device work that no counted operator launched). not_compiled: why no program is compiled.
+    """
+    clock = Clock()
     device = torch.device(options.device)
     torch.manual_seed(options.seed)
     model = classifier(options.model, options.image_size)  # first: it is what can be wrong
@@ -157,6 +160,7 @@ def measure(options: StepOptions) -> Limit:
         f"limit: {options.model}, {options.image_size} px, batch {options.batch_size} and others, on "
         f"{device_name(device)}, with no data"
     )
+    do = study.measurements("limit", options, precision)
     peak_flops = roofline.peak_flops(device, precision, options.quick)
     peak_bytes = roofline.peak_bytes(device, options.quick)
 
@@ -177,28 +181,37 @@ def measure(options: StepOptions) -> Limit:
     empty_cache(device)
 
     compiled, why_not = search_compiled(options, precision, best, clock, timing_seconds, most_images)
-    all_notes = [*autocast_notes(device, options.precision), *notes]
-    header = study.header(options, precision, all_notes, started, schema=SCHEMA)
+    notes += [f"not compiled: {privacy.reason(why_not)}"] if why_not else []
     flops_per_image = round(counter.flops / best.batch_size)
-    measured = {
-        "peak_flops": peak_flops, "peak_bytes": peak_bytes, "flops_per_image": flops_per_image, "step_bytes": step_bytes
-    }  # fmt: skip
-    roofs = Roofs(**{name: header[name] for name in ("setup", "device_type", "precision")}, **measured)
     moved = {program: counters[program].bytes for program in timings}
     moved |= {program: moved_bytes(program, timing, best, counter) for program, timing in compiled.items()}
-    return Limit(
-        **header,
-        **measured,
-        forward_flops_per_image=counter.phase_flops[FORWARD] // best.batch_size,
-        flops_per_step=counter.flops,
-        bytes_per_step=counter.bytes,
-        speeds=[
-            training_speed(program, timing, moved[program], roofs) for program, timing in (timings | compiled).items()
+    peaks = peak_flops[0].median, peak_bytes[0].median
+    measured = {
+        "peak_flops": [asdict(peak) for peak in peak_flops],
+        "peak_bytes": [asdict(peak) for peak in peak_bytes],
+        "flops_per_image": flops_per_image,
+        "step_bytes": [asdict(one) for one in step_bytes],
+        "forward_flops_per_image": counter.phase_flops[FORWARD] // best.batch_size,
+        "flops_per_step": counter.flops,
+        "bytes_per_step": counter.bytes,
+        "speeds": [
+            training_speed(program, timing, moved[program], flops_per_image, step_bytes, peaks)
+            for program, timing in (timings | compiled).items()
         ],
-        not_compiled=why_not and privacy.reason(why_not),
-        groups=roofline.groups(counter, operator_ms),
-        outside_ms=(operator_ms or {}).get((roofline.OUTSIDE, roofline.OUTSIDE), 0.0),
-        without_formula=roofline.without_formula(counter, operator_ms),
+        "not_compiled": why_not and privacy.reason(why_not),
+        "groups": roofline.groups(counter, operator_ms),
+        "outside_ms": (operator_ms or {}).get((roofline.OUTSIDE, roofline.OUTSIDE), 0.0),
+        "without_formula": roofline.without_formula(counter, operator_ms),
+    }
+    notes += study.unsteady(
+        [peak_flops[0].windows, peak_bytes[0].windows]
+        + [timing.samples_per_second.windows for timing in (timings | compiled).values()]
+    )
+    return do.study(
+        tables(measured),
+        measured=measured,
+        conclusions=conclusions(measured),
+        notes=[*autocast_notes(device, options.precision), *notes],
     )
 
 
@@ -257,10 +270,6 @@ def search_compiled(
     timing_seconds: that timing a program may take once it is compiled. most_images: of a step.
     """
     device, timings, why_not = torch.device(options.device), {}, None
-    settings = {
-        "device": options.device, "model": options.model, "image_size": options.image_size,
-        "precision": dtype_name(precision), "seed": options.seed, "quick": options.quick,
-    }  # fmt: skip
     start, changes = compiled_order(device.type, best)
     reserved = int("cuda_graphs" in changes and not options.quick)  # programs that have to fit after the first
     last, late = 0.0, False
@@ -278,7 +287,7 @@ def search_compiled(
             why_not = "no time was left for it"
             return None
         progress.say(f"  compiling, at most {seconds} s")
-        timing, problem = time_compiled(settings | {"program": asdict(program)}, seconds)
+        timing, problem = time_compiled(options, precision, program, seconds)
         last = clock.seconds - began
         if timing is None:
             late, why_not = last >= seconds, problem
@@ -331,23 +340,38 @@ def moved_bytes(program: Program, timing: Timing, best: Program, counter: Operat
     return timing.kernel_bytes + outside[OPTIMIZER] + outside[RESIZE] * program.batch_size / best.batch_size
 
 
-def training_speed(program: Program, timing: Timing, moved: float | None, roofs: Roofs) -> TrainingSpeed:
-    """The `TrainingSpeed` of a timing. moved: bytes of a step, None where they are not counted.
+def training_speed(
+    program: Program,
+    timing: Timing,
+    moved: float | None,
+    flops_per_image: int,
+    step_bytes: Sequence[StepBytes],
+    peaks: tuple[float, float],
+) -> dict[str, Any]:
+    """How fast a `Program` trains on one batch that is on the device already; see `one_batch.TrainStep`.
 
-    MFU is the model's FLOPs over time and peak, after "PaLM" (Chowdhery et al. 2022, appendix B), with two differences:
-    the FLOPs are counted, not estimated from the parameters, and the peak is the one measured here.
+    flops_per_second: FLOPs of a step over its time. mfu: that over the measured peak, 0..1, after "PaLM" (Chowdhery et
+    al. 2022, appendix B), but the FLOPs are counted, not estimated from the parameters, and the peak is the one
+    measured here. bytes_per_second: bytes that a step's operators move (see `roofline.OperatorCounter`) over its time;
+    of a compiled program by Inductor's own count, None where it gave none. share_of_memory_roof: the bytes that a step
+    must move at least, per second, over the measured peak; the same bytes for every program of a batch size.
+
+    moved: bytes of a step, None where they are not counted. step_bytes: the last in the precision in use. peaks: FLOP/s
+    and bytes/s.
     """
     speed, batch_size = timing.samples_per_second, program.batch_size
-    flops_per_second = (roofs.flops_per_image or 0) * speed.median
-    return TrainingSpeed(
+    flops_per_second = flops_per_image * speed.median
+    least = step_bytes[-1].fixed + step_bytes[-1].per_image * batch_size if step_bytes else None
+    return {
         **asdict(program),
-        samples_per_second=speed,
-        step_ms=timing.step_ms,
-        flops_per_second=flops_per_second,
-        mfu=flops_per_second / roofs.flops_roof,
-        bytes_per_second=moved and moved * speed.median / batch_size,
-        share_of_memory_roof=roofs.memory_share(batch_size, roofs.precision, speed.median),
-    )
+        "kind": program.kind,
+        "samples_per_second": asdict(speed),
+        "step_ms": asdict(timing.step_ms),
+        "flops_per_second": flops_per_second,
+        "mfu": flops_per_second / peaks[0],
+        "bytes_per_second": moved and moved * speed.median / batch_size,
+        "share_of_memory_roof": least and least * speed.median / batch_size / peaks[1],
+    }
 
 
 def first_program(device_type: str, batch_size: int) -> Program:
@@ -425,23 +449,27 @@ class CompiledTiming(Timing):
 
 
 def time_compiled(
-    settings: Mapping[str, Any],
+    options: StepOptions,
+    precision: torch.dtype,
+    program: Program,
     limit_seconds: float,
     command: Sequence[str] = isolated.module("studies.fastest"),
 ) -> tuple[CompiledTiming, None] | tuple[None, str]:
     """Time a compiled program in a process of its own: (its timing, None), or (None, why not, in a line).
 
-    settings: what `compile_and_time` takes. limit_seconds: how long starting and compiling together may take; after
-    that the process and all that it started are ended.
+    limit_seconds: how long starting and compiling together may take; after that the process and all that it started are
+    ended.
     """
-    answer = isolated.answer(command, settings, limit_seconds, end_limit_once_compiled)
+    settings = {"precision": dtype_name(precision), "program": asdict(program)}
+    request = {"what": "compile_and_time", "options": asdict(options), "settings": settings}
+    answer = isolated.answer(command, request, limit_seconds, end_limit_once_compiled)
     if isinstance(answer, str):
         return None, f"torch.compile failed: {answer}"
     if "error" in answer:
         return None, answer["error"]
-    timing = answer["timing"]
+    timing = answer["value"]["timing"]
     windows = [Window(**window) for window in timing["windows"]]
-    return CompiledTiming(timing["first_step_seconds"], windows, kernel_bytes=answer.get("kernel_bytes")), None
+    return CompiledTiming(timing["first_step_seconds"], windows, kernel_bytes=answer["value"]["kernel_bytes"]), None
 
 
 def end_limit_once_compiled(line: str, child: Isolated) -> None:
@@ -450,37 +478,33 @@ def end_limit_once_compiled(line: str, child: Isolated) -> None:
         child.timer.cancel()
 
 
-def compile_and_time(
-    device: str, model: str, image_size: int, precision: str, seed: int, quick: bool, program: Mapping[str, Any]
-) -> None:
-    """Compile and time here. Prints `COMPILED` once the model is, and answers {"timing": …, "kernel_bytes": …} or
-    {"error": why not}.
+def compile_and_time(options: StepOptions, precision: str, program: Mapping[str, Any]) -> dict[str, Any]:
+    """Compile and time here: {"timing", "kernel_bytes"}. Prints `COMPILED` once the model is. Raises InputError.
 
     precision: name of a dtype, such as "float32". program: the fields of a `Program`.
     """
+    count_kernel_bytes()
     chosen = Program(**program)
-    on = torch.device(device)
+    on = torch.device(options.device)
     if on.index is not None:
         torch.cuda.set_device(on)
     disable_tf32()
     torch.backends.cudnn.benchmark = bool(chosen.cudnn_benchmark)
-    torch.manual_seed(seed)
-    plan = QUICK if quick else FULL
+    torch.manual_seed(options.seed)
     try:
         batch = one_batch.batch_on(on, chosen.batch_size)
-        network, dtype = classifier(model, image_size), getattr(torch, precision)
+        network, dtype = classifier(options.model, options.image_size), getattr(torch, precision)
         channels_last, graphs = chosen.layout == CHANNELS_LAST, bool(chosen.cuda_graphs)
         train_step = one_batch.TrainStep(
-            network, on, dtype, image_size, channels_last, compiled=True, cuda_graphs=graphs
+            network, on, dtype, options.image_size, channels_last, compiled=True, cuda_graphs=graphs
         )
         train_step(*batch).item()
         print(COMPILED, flush=True)
         moved = kernel_bytes()
-        timing = one_batch.time_one_batch(train_step, batch, on, plan)
+        timing = one_batch.time_one_batch(train_step, batch, on, QUICK if options.quick else FULL)
     except Exception as error:  # a compiler fails in any way
-        isolated.print_answer({"error": not_compiled(error)})
-        return
-    isolated.print_answer({"timing": asdict(timing), "kernel_bytes": moved})
+        raise InputError(not_compiled(error)) from error
+    return {"timing": asdict(timing), "kernel_bytes": moved}
 
 
 def count_kernel_bytes() -> None:
@@ -532,6 +556,4 @@ def not_compiled(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    end_with_reader()
-    count_kernel_bytes()
-    compile_and_time(**json.loads(sys.argv[1]))
+    study.serve(compile_and_time)

@@ -9,51 +9,32 @@ import multiprocessing
 import re
 import statistics
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
 
 from common.options import StepOptions
 from studies import study
 from studies.study import workers_text
-from walkthrough.compare.figures import GREY, MEMORY, SPEED, reach, styled
+from walkthrough.compare import roofs
+from walkthrough.compare.figures import MEMORY, SPEED, in_style, reach
 from walkthrough.compare.statistics import Ratio, of_windows
-from walkthrough.results import environment, privacy, progress, result
+from walkthrough.compare.study import Row, Study
+from walkthrough.results import privacy, progress
+from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, is_out_of_memory, printable
-from walkthrough.results.result import Meta, PositiveInt, Throughput, data_label
-from walkthrough.terminal import plain_table
 
 if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
-    from rich.console import Console
-    from rich.table import Table
     from torch.utils.data import Dataset
 
     from common.loaders import Batch
 
-FILE = "input_limit.json"
 FASTER, UNRESOLVED, SLOWER = "faster than the model", "no measurable difference", "slower than the model"
-HELP = "measure the input pipeline alone, per number of workers"
 WORKER_FAILURES = r"DataLoader worker .*(killed by signal|exited unexpectedly)|shared memory|Too many open files"
 WINDOWS, WINDOW_SECONDS, QUICK_WINDOW_SECONDS = 5, 1.0, 0.1
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what this study adds to the command `limit`."""
-    parser.add_argument("--input", action="store_true", help=HELP)
-
-
-def run(args: argparse.Namespace) -> int:
-    """Measure, write `input_limit.json` into `args.logdir`, print it. Returns 0.
-
-    Raises InputError for what the user can fix: options, a folder that cannot be written, data that is broken.
-    """
-    study.check_plot(args.plot)
-    options = study.ready(args)
-    return study.report("input", args, lambda: measure(options))
 
 
 @dataclass(frozen=True)
@@ -64,86 +45,34 @@ class ProcessMemory:
     pss: int
 
 
-@dataclass(frozen=True)
-class Delivered:
-    """What a DataLoader delivers with so many workers (0: in the main process), images/s of each window.
+def run(args: argparse.Namespace) -> int:
+    """Measure, write `input.json` into `args.logdir`, print it. Returns 0.
 
-    start_seconds: from asking for an iterator to its first batch. worker_bytes: of the median worker; None without
-    workers, and where the system does not report it.
+    Raises InputError for what the user can fix: options, a folder that cannot be written, data that is broken.
     """
-
-    workers: int
-    samples_per_second: Throughput
-    start_seconds: float
-    worker_bytes: ProcessMemory | None
+    options = study.ready(args)
+    return study.run(args, lambda: measure(options), figure)
 
 
-@dataclass(frozen=True)
-class Consumed:
-    """What the model alone trains on, images/s. kind: see `limit.record.TrainingSpeed`. source: where that is from."""
-
-    samples_per_second: Throughput
-    kind: str
-    precision: str
-    batch_size: int
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class InputLimit(study.Study):
-    """One call of `limit --input`.
-
-    batch_size: images per batch. delivered: by number of workers. enough_workers: the fewest that are
-    measurably faster than the model, None if none are. bottleneck: which side it is, in a sentence without its full
-    stop.
-    """
-
-    FILE: ClassVar[str] = FILE
-
-    batch_size: PositiveInt
-    pin_memory: bool
-    delivered: Annotated[list[Delivered], Meta(min_length=1)]
-    model_alone: Consumed
-    enough_workers: int | None
-    bottleneck: str
-
-
-def over_model(delivered: Delivered, consumed: Consumed) -> Ratio:
-    """What is delivered over what the model consumes, each measured in one run."""
-    return of_windows(delivered.samples_per_second.windows, consumed.samples_per_second.windows)
-
-
-def compared(delivered: Delivered, consumed: Consumed) -> str:
-    """`FASTER` or `SLOWER` where that is resolved, otherwise `UNRESOLVED`."""
-    ratio = over_model(delivered, consumed)
-    if not ratio.resolved:
-        return UNRESOLVED
-    return FASTER if ratio.ratio > 1 else SLOWER
-
-
-def read(logdir: str | Path) -> InputLimit | None:
-    """The `InputLimit` in a folder of runs, None where there is none. Raises InputError for one that is broken."""
-    return study.read(InputLimit, logdir)
-
-
-def measure(options: StepOptions) -> InputLimit:
-    """The `InputLimit` of a device. Prints its progress. Raises InputError."""
+def measure(options: StepOptions) -> Study:
+    """The study of a device. Prints its progress. Raises InputError."""
     import torch
 
     from common.data import cifar10, resized_uint8
     from common.device import autocast_dtype, autocast_notes
     from common.model import classifier
 
-    started, device, cores = environment.now(), torch.device(options.device), environment.usable_cores()
+    device = torch.device(options.device)
     classifier(options.model, options.image_size)  # refused now rather than once the data was measured
     data = cifar10(options.data, transform=resized_uint8(options.image_size))
     if options.batch_size > len(data):
         raise InputError(f"--batch-size {options.batch_size} is larger than the data ({len(data)} images)")
-    numbers = worker_numbers(cores)
+    numbers = worker_numbers(usable_cores())
     progress.say(f"limit --input: {data.source} data, {options.image_size} px, batch {options.batch_size}")
     precision = autocast_dtype(device, options.precision)
+    do = study.measurements("input", options, precision, data.source)
     consumed, notes = model_alone(options, precision)
-    progress.report("model alone", 1, len(numbers) + 1, consumed.samples_per_second.median)
+    progress.report("model alone", 1, len(numbers) + 1, consumed["samples_per_second"]["median"])
     window_seconds = QUICK_WINDOW_SECONDS if options.quick else WINDOW_SECONDS
     delivered = []
     for number in numbers:
@@ -151,25 +80,28 @@ def measure(options: StepOptions) -> InputLimit:
             with worker_failures_as_input_error(number):
                 delivered.append(deliver(data, options, number, window_seconds))
         except InputError as error:
-            if not any(row.workers for row in delivered):
+            if not any(row["workers"] for row in delivered):
                 raise
             notes.append(privacy.reason(str(error)))  # what was measured with fewer is kept
             progress.say(f"  {error}")
             break
-        speed = delivered[-1].samples_per_second.median
+        speed = delivered[-1]["samples_per_second"]["median"]
         progress.report(workers_text(number), len(delivered) + 1, len(numbers) + 1, speed)
     if device.type == "cpu":
         notes.append("the workers had all cores to themselves here; on a CPU the model trains on the same ones")
-    return InputLimit(
-        **study.header(
-            options, precision, [*autocast_notes(device, options.precision), *notes], started, data=data.source
-        ),
-        batch_size=options.batch_size,
-        pin_memory=device.type == "cuda",
-        delivered=delivered,
-        model_alone=consumed,
-        enough_workers=next((row.workers for row in delivered if compared(row, consumed) == FASTER), None),
-        bottleneck=bottleneck(delivered, consumed, cores),
+    measured = {
+        "batch_size": options.batch_size,
+        "pin_memory": device.type == "cuda",
+        "cores": usable_cores(),
+        "delivered": delivered,
+        "model_alone": consumed,
+    }
+    notes += study.unsteady(one["samples_per_second"]["windows"] for one in (consumed, *delivered))
+    return do.study(
+        tables(measured),
+        measured=measured,
+        conclusions=conclusions(measured),
+        notes=[*autocast_notes(device, options.precision), *notes],
     )
 
 
@@ -179,8 +111,12 @@ def worker_numbers(cores: int) -> list[int]:
     return sorted({0, 1, 2, *doubling, cores})
 
 
-def deliver(data: "Dataset", options: StepOptions, workers: int, window_seconds: float) -> Delivered:
-    """Take batches from a DataLoader for `WINDOWS` windows of about that many seconds."""
+def deliver(data: "Dataset", options: StepOptions, workers: int, window_seconds: float) -> dict[str, Any]:
+    """What a DataLoader delivers with so many workers (0: in the main process), images/s of `WINDOWS` windows.
+
+    start_seconds: from asking for an iterator to its first batch. worker_bytes: of the median worker; None without
+    workers, and where the system does not report it.
+    """
     import torch
     from torch.utils.data import DataLoader
 
@@ -200,7 +136,13 @@ def deliver(data: "Dataset", options: StepOptions, workers: int, window_seconds:
         next(batches)
     speeds = [images_per_second(batches, options.batch_size, window_seconds) for _ in range(WINDOWS)]
     own = [child.pid for child in multiprocessing.active_children() if child.pid and child.pid not in others]
-    return Delivered(workers, result.Throughput(statistics.median(speeds), speeds), start_seconds, process_memory(own))
+    memory = process_memory(own)
+    return {
+        "workers": workers,
+        "samples_per_second": {"median": statistics.median(speeds), "windows": speeds},
+        "start_seconds": start_seconds,
+        "worker_bytes": memory and asdict(memory),
+    }
 
 
 def process_memory(pids: Iterable[int]) -> ProcessMemory | None:
@@ -249,26 +191,28 @@ def images_per_second(batches: "Iterator[Batch]", batch_size: int, seconds: floa
     return taken / (time.perf_counter() - begin)
 
 
-def model_alone(options: StepOptions, precision: "torch.dtype") -> tuple[Consumed, list[str]]:
-    """What the model consumes, and notes: from a `limit.json` that matches, otherwise measured briefly, uncompiled."""
+def model_alone(options: StepOptions, precision: "torch.dtype") -> tuple[dict[str, Any], list[str]]:
+    """What the model consumes, images/s, and notes: from a `limit.json` that matches, else measured briefly.
+
+    kind: see `limit.Program`. source: where it is from.
+    """
     import torch
 
     from common.device import dtype_name
     from common.model import classifier
     from common.program import QUICK
-    from studies import limit as limit_study
     from studies import one_batch
 
     name, why, resizing = dtype_name(precision), "no limit.json here", "resizing on the device included"
     try:
-        limit = limit_study.read(options.logdir)
+        limit = roofs.read(options.logdir)
     except InputError as error:
         limit, why = None, privacy.reason(str(error), 150)
     if limit is not None:
         if limit.setup.matches(study.setup(options)) and limit.precision == name:
             source = f"limit.json of {limit.started[:10]}{', a smoke run' if limit.quick else ''}, {resizing}"
-            speed = limit.fastest
-            return Consumed(speed.samples_per_second, speed.kind, limit.precision, limit.batch_size, source), []
+            values = {"samples_per_second": asdict(limit.fastest.samples_per_second), "kind": limit.fastest.kind}
+            return {**values, "precision": limit.precision, "batch_size": limit.batch_size, "source": source}, []
         why = "limit.json is of another device, model, image size or precision"
     torch.manual_seed(options.seed)
     model, device = classifier(options.model, options.image_size), torch.device(options.device)
@@ -276,114 +220,112 @@ def model_alone(options: StepOptions, precision: "torch.dtype") -> tuple[Consume
     batch, notes = one_batch.fitting_batch(train_step, options.batch_size, one_batch.STORED_SIZE)
     timing = one_batch.time_one_batch(train_step, batch, device, QUICK)
     source = f"measured briefly, {resizing}: {why}; limit without --input does it properly"
-    consumed = Consumed(timing.samples_per_second, one_batch.PLAIN, name, len(batch[1]), source)
+    values = {"samples_per_second": asdict(timing.samples_per_second), "kind": one_batch.PLAIN}
+    consumed = {**values, "precision": name, "batch_size": len(batch[1]), "source": source}
     return consumed, [f"the model alone: {note}" for note in notes]
 
 
-def bottleneck(delivered: Sequence[Delivered], consumed: Consumed, cores: int) -> str:
+# What follows
+
+
+def over_model(delivered: Mapping[str, Any], consumed: Mapping[str, Any]) -> Ratio:
+    """What is delivered over what the model consumes, each measured in one run."""
+    return of_windows(*(one["samples_per_second"]["windows"] for one in (delivered, consumed)))
+
+
+def compared(delivered: Mapping[str, Any], consumed: Mapping[str, Any]) -> str:
+    """`FASTER` or `SLOWER` where that is resolved, otherwise `UNRESOLVED`."""
+    ratio = over_model(delivered, consumed)
+    if not ratio.resolved:
+        return UNRESOLVED
+    return FASTER if ratio.ratio > 1 else SLOWER
+
+
+def bottleneck(delivered: Sequence[Mapping[str, Any]], consumed: Mapping[str, Any], cores: int) -> str:
     """Which side is the bottleneck and how many workers change that, in a sentence without its full stop."""
     faster = next((row for row in delivered if compared(row, consumed) == FASTER), None)
-    if faster is not None and faster.workers == 0:
+    if faster is not None and faster["workers"] == 0:
         return "the model is the bottleneck with any number of workers, even none"
     unresolved = next((row for row in delivered if compared(row, consumed) == UNRESOLVED), None)
-    if unresolved is not None and (faster is None or unresolved.workers < faster.workers):
-        number = workers_text(unresolved.workers)
+    if unresolved is not None and (faster is None or unresolved["workers"] < faster["workers"]):
+        number = workers_text(unresolved["workers"])
         below = "" if unresolved is delivered[0] else f"the input is the bottleneck below {number}; "
         above = "no number of workers tried here is measurably faster than the model"
         if faster is not None:
-            above = f"from {workers_text(faster.workers)} on it is the model"
+            above = f"from {workers_text(faster['workers'])} on it is the model"
         return f"{below}with {number} there is no measurable difference between both, and {above}"
     if faster is not None:
-        return f"the input is the bottleneck below {workers_text(faster.workers)}, the model from there on"
-    best = max(delivered, key=lambda row: row.samples_per_second.median)
-    per_worker = best.samples_per_second.median / max(1, best.workers)
-    needed = math.ceil(consumed.samples_per_second.median / per_worker)
+        return f"the input is the bottleneck below {workers_text(faster['workers'])}, the model from there on"
+    best = max(delivered, key=lambda row: row["samples_per_second"]["median"])
+    per_worker = best["samples_per_second"]["median"] / max(1, best["workers"])
+    needed = math.ceil(consumed["samples_per_second"]["median"] / per_worker)
     return (
         f"the input is the bottleneck with every number of workers tried, and this machine has {cores} cores: at "
         f"{per_worker:.0f} images/s per worker the model would need about {needed} of them, each with a core of its own"
     )
 
 
-def show(result: InputLimit, to: "Console") -> None:
-    """Print an `InputLimit` on a console."""
-    from rich.markup import escape
-    from rich.text import Text
-
-    setup, environment = result.setup, result.environment
-    to.print(
-        f"\n[bold]{escape(data_label(str(setup.data)))}[/], batch {result.batch_size}, {setup.image_size} px, uint8"
-        f"{', pinned' if result.pin_memory else ''}, on [bold]{escape(environment.cpu)}[/] "
-        f"({environment.cores} CPU cores), torch {escape(environment.torch)}; nothing trains meanwhile\n"
-    )
-    to.print(delivered_table(result))
-    model = result.model_alone
-    speed = model.samples_per_second
-    to.print(
-        f"\nThe model alone, {escape(setup.model)} on {escape(setup.device)}: "
-        f"[bold]{speed.median:.1f} images/s[/] (windows {min(speed.windows):.1f} to {max(speed.windows):.1f}; "
-        f"{model.kind}, {model.precision}, batch {model.batch_size}; {escape(model.source)})."
-    )
-    without_workers = next((delivered for delivered in result.delivered if delivered.workers == 0), None)
-    if without_workers is not None and result.device_type == "cpu":
-        both = 1 / (1 / without_workers.samples_per_second.median + 1 / speed.median)
-        to.print(f"Without workers the two take turns: {both:.1f} images/s, by arithmetic.")
-    to.print(f"[bold]{escape(result.bottleneck[0].upper() + result.bottleneck[1:])}.[/]")
-    rates = [model.samples_per_second, *(delivered.samples_per_second for delivered in result.delivered)]
-    study.print_unsteady((rate.windows for rate in rates), to)
-    study.print_notes(result.notes, to)
-    to.print(
-        Text(
-            "of the model: over the images/s of the model alone; 95 % interval by the windows of one run each, which "
-            "says nothing of how runs differ; ~, grey: no measurable difference. start-up: until the first batch. RSS: "
-            "a worker's resident memory; PSS: the same, shared pages divided among their users.",
-            "dim",
-        )
-    )
-
-
-def delivered_table(result: InputLimit) -> "Table":
+def tables(measured: Mapping[str, Any]) -> dict[str, list[Row]]:
     """What the input alone delivers, a row for each number of workers."""
-    table = plain_table(
-        "workers", ["images/s", "windows", "of the model", "start-up s", "worker RSS MB", "worker PSS MB", "input is"]
-    )
-    for delivered in result.delivered:
-        speed, memory = delivered.samples_per_second, delivered.worker_bytes
-        table.add_row(
-            str(delivered.workers),
-            f"{speed.median:.1f}",
-            f"{min(speed.windows):.1f} to {max(speed.windows):.1f}",
-            study.ratio_cell(over_model(delivered, result.model_alone)),
-            f"{delivered.start_seconds:.2f}",
-            study.mb_text(memory and memory.rss),
-            study.mb_text(memory and memory.pss),
-            compared(delivered, result.model_alone),
-        )
-    return table
+    consumed = measured["model_alone"]
+    return {
+        "input": [
+            {
+                "workers": one["workers"],
+                "images/s": one["samples_per_second"]["median"],
+                "slowest": min(one["samples_per_second"]["windows"]),
+                "fastest": max(one["samples_per_second"]["windows"]),
+                "of the model": over_model(one, consumed),
+                "start-up s": one["start_seconds"],
+                **{
+                    f"worker {name.upper()} MB": one["worker_bytes"] and one["worker_bytes"][name] / 1e6
+                    for name in ("rss", "pss")
+                },
+                "input is": compared(one, consumed),
+            }
+            for one in measured["delivered"]
+        ]
+    }
 
 
-def figure(result: InputLimit) -> "Figure":
+def conclusions(measured: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Which side is the bottleneck, and what the model alone consumes."""
+    delivered, model = measured["delivered"], measured["model_alone"]
+    speed, which = model["samples_per_second"], bottleneck(delivered, model, measured["cores"])
+    sentences = [
+        f"{which[0].upper()}{which[1:]}.",
+        f"The model alone: {speed['median']:.1f} images/s (windows {min(speed['windows']):.1f} to "
+        f"{max(speed['windows']):.1f}; {model['kind']}, {model['precision']}, batch {model['batch_size']}; "
+        f"{model['source']}).",
+    ]
+    alone = [one["samples_per_second"]["median"] for one in delivered if one["workers"] == 0]
+    if alone and not measured["pin_memory"]:  # on a CPU
+        both = 1 / (1 / alone[0] + 1 / speed["median"])
+        sentences.append(f"Without workers the two take turns: {both:.1f} images/s, by arithmetic.")
+    return {"input": sentences}
+
+
+@in_style
+def figure(result: Study) -> "Figure":
     """A matplotlib `Figure`: a point per number of workers, a line for the model; each with its windows' range."""
     from matplotlib.figure import Figure  # half a second to import
 
-    drawn = Figure(figsize=(9, 4), layout="constrained")
+    drawn = Figure(figsize=(9, 4))
     axes = drawn.subplots()
-    speeds = [delivered.samples_per_second for delivered in result.delivered]
-    positions = range(len(speeds))
+    rows, model = result.tables["input"], result.measured["model_alone"]
     axes.errorbar(
-        positions, [speed.median for speed in speeds],
-        yerr=reach((min(speed.windows), speed.median, max(speed.windows)) for speed in speeds),
+        range(len(rows)), [row["images/s"] for row in rows],
+        yerr=reach((row["slowest"], row["images/s"], row["fastest"]) for row in rows),
         fmt="o", color=SPEED, ecolor=SPEED, capsize=3, markersize=7, label="input pipeline alone",
     )  # fmt: skip
-    model = result.model_alone.samples_per_second
-    axes.axhspan(min(model.windows), max(model.windows), color=MEMORY, alpha=0.25, linewidth=0)
-    axes.axhline(model.median, color=MEMORY, linewidth=1.5, label=f"model alone, {result.model_alone.kind}")
-    axes.set_xlim(-0.5, len(speeds) - 0.5)
-    axes.set_xticks(positions, [str(delivered.workers) for delivered in result.delivered])
-    axes.set_ylim(0, max(*model.windows, *(window for speed in speeds for window in speed.windows)) * 1.08)
-    axes.set_xlabel("workers", color=GREY, fontsize=9)
-    axes.set_ylabel("images/s, median and range of the windows", color=GREY, fontsize=9)
-    setup = result.setup
-    title = f"{data_label(str(setup.data))}, batch {result.batch_size}, {setup.image_size} px; {setup.model}"
-    styled(axes, f"{title} on {setup.device}")
-    axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    speed = model["samples_per_second"]
+    axes.axhspan(min(speed["windows"]), max(speed["windows"]), color=MEMORY, alpha=0.25, linewidth=0)
+    axes.axhline(speed["median"], color=MEMORY, linewidth=1.5, label=f"model alone, {model['kind']}")
+    axes.set_xlim(-0.5, len(rows) - 0.5)
+    axes.set_xticks(range(len(rows)), [str(row["workers"]) for row in rows])
+    axes.set_ylim(0, max(*speed["windows"], *(row["fastest"] for row in rows)) * 1.08)
+    axes.set_xlabel("workers")
+    axes.set_ylabel("images/s, median and range of the windows")
+    axes.set_title(study.title(result))
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return drawn

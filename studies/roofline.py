@@ -24,7 +24,6 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
 from common.device import dtype_name, synchronize
-from studies.limit import Group, Uncounted, WithoutFormula
 from studies.one_batch import TrainStep, batch_on
 from walkthrough.compare.roofs import Peak, StepBytes
 from walkthrough.results.errors import is_out_of_memory
@@ -337,34 +336,37 @@ def _labels(
     return label_of, list(labels)
 
 
-def groups(counter: OperatorCounter, times: OperatorTimes | None) -> list[Group]:
-    """The `Group`s of a step in the order of `GROUPS`, from its `OperatorCounter` and `operator_ms`.
+def groups(counter: OperatorCounter, times: OperatorTimes | None) -> list[dict[str, Any]]:
+    """The operators of one kind in one step, in the order of `GROUPS`, from its `OperatorCounter` and `operator_ms`.
 
-    times: None where operators were not timed; there are no groups then.
+    flops: None where torch has no formula for them. elements: written. traced_ms: of a traced, uncompiled step. times:
+    None where operators were not timed; there are no groups then.
     """
-    result: list[Group] = []
-    if times is None:
-        return result
-    for name in GROUPS:
+    result = []
+    for name in GROUPS if times is not None else ():
         members = [counted for counted in counter.counts.values() if counted.group == name]
         if not members:
             continue
         flops = [counted.flops for counted in members if counted.flops is not None]
         result.append(
-            Group(
-                name=name,
-                calls=sum(counted.calls for counted in members),
-                flops=sum(flops) if flops else None,
-                bytes=sum(counted.bytes for counted in members),
-                elements=sum(counted.elements for counted in members),
-                traced_ms=sum(ms for (_, group), ms in times.items() if group == name),
-            )
+            {
+                "name": name,
+                "calls": sum(counted.calls for counted in members),
+                "flops": sum(flops) if flops else None,
+                "bytes": sum(counted.bytes for counted in members),
+                "elements": sum(counted.elements for counted in members),
+                "traced_ms": sum(ms for (_, group), ms in (times or {}).items() if group == name),
+            }
         )
     return result
 
 
-def without_formula(counter: OperatorCounter, times: OperatorTimes | None) -> WithoutFormula:
-    """The `WithoutFormula` of a step: the operators that torch counts no FLOPs for."""
+def without_formula(counter: OperatorCounter, times: OperatorTimes | None) -> dict[str, Any]:
+    """The operators that torch counts no FLOPs for, most calls first, and their share of all operators of a step, 0..1.
+
+    time_share: of the traced time of operators (on a GPU: of the kernels' that they launched); None where they were not
+    timed.
+    """
     calls, all_calls = {}, 0
     for counted in counter.counts.values():
         all_calls += counted.calls
@@ -374,11 +376,11 @@ def without_formula(counter: OperatorCounter, times: OperatorTimes | None) -> Wi
     known = {label for label, counted in counter.counts.items() if counted.flops is not None}
     uncounted_ms = sum(ms for label, ms in inside.items() if label not in known)
     most_calls_first = sorted(calls.items(), key=lambda item: (-item[1], item[0]))
-    return WithoutFormula(
-        operators=[Uncounted(name, count) for name, count in most_calls_first],
-        calls_share=sum(calls.values()) / all_calls if all_calls else 0.0,
-        time_share=None if times is None else uncounted_ms / sum(inside.values()) if inside else 0.0,
-    )
+    return {
+        "operators": [{"name": name, "calls": count} for name, count in most_calls_first],
+        "calls_share": sum(calls.values()) / all_calls if all_calls else 0.0,
+        "time_share": None if times is None else uncounted_ms / sum(inside.values()) if inside else 0.0,
+    }
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype, quick: bool = False) -> list[Peak]:

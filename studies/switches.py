@@ -3,14 +3,12 @@
 With nothing on it is step 00, with all up to step k it is step k; a test holds it to that. The steps are the lesson,
 one change after the other; this is for the combinations that the ladder passes by.
 
-Each measurement is a process of its own, `python -m studies.switches JSON`: what one compiled, allocated
-or chose does not reach the next.
+Each measurement is a process of its own: what one compiled, allocated or chose does not reach the next.
 """
 
-import json
-import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -23,12 +21,13 @@ from common.device import autocast_dtype, disable_tf32, enable_tf32
 from common.failures import as_input_error
 from common.loaders import DeviceLoader, Epochs, Loader, Prefetcher
 from common.model import classifier
-from common.options import StepOptions, options_from
+from common.options import StepOptions
 from common.timing import Plan, Timing, TrainStep, time_training
+from studies import study
 from studies.ablation import BASELINE_BATCH, Optimisations
-from walkthrough.compare.isolated import not_compiled, print_answer
+from walkthrough.compare.isolated import not_compiled
+from walkthrough.results.environment import now
 from walkthrough.results.errors import InputError, is_out_of_memory
-from walkthrough.results.progress import end_with_reader
 
 FULL = Plan(warmup_steps=2, warmup_seconds=0.8, windows=5, window_steps=2, window_seconds=0.6)
 QUICK = Plan(warmup_steps=1, warmup_seconds=0.0, windows=5, window_steps=1, window_seconds=0.1)
@@ -135,36 +134,28 @@ def timed(
         return program, time_training(Epochs(loader), program.train_step, device, plan, around_windows=around_windows)
 
 
-def main(settings: str) -> None:
-    """Measure the program that a line of JSON describes, {"on": {…}, "options": {…}}; answer with the result.
+def program(options: StepOptions, run: int, variant: str, on: Sequence[str], precision: str) -> dict[str, Any]:
+    """Measure the program with the optimisations of these names on: images/s of each window, `StepTime` in ms, …
 
-    That is images/s of each window, `StepTime` in ms, seconds of the first step, batch size. Where the user's input or
-    a compiler is what stops it, {"not_run": why, in a line}; where a worker was killed, which need not happen again,
-    {"failed": why}. A defect keeps its traceback.
+    Raises InputError where the user's input or a compiler is what stops it.
     """
-    values = json.loads(settings)
-    on, options = Optimisations(**values["on"]), options_from(values["options"])
+    started, switched = now(), Optimisations(**dict.fromkeys(on, True))
     try:
-        program, timing = timed(on, options, QUICK if options.quick else FULL)
-        answer = {
-            "windows": timing.samples_per_second.windows,
-            "step_ms": asdict(timing.step_ms),
-            "first_step_seconds": timing.first_step_seconds,
-            "batch_size": program.loader.batch_size,
-        }
+        made, timing = timed(switched, replace(options, precision=precision), QUICK if options.quick else FULL)
     except InputError as error:
-        lasting = "killed by signal" not in str(error) and "exited unexpectedly" not in str(error)
-        answer = {"not_run" if lasting else "failed": str(error).removesuffix(", or skip this step")}
+        raise InputError(str(error).removesuffix(", or skip this step")) from error
     except Exception as error:
-        if is_out_of_memory(error):
-            answer = {"not_run": "out of memory before the first batch"}
-        elif on.compile:  # a compiler fails in any way
-            answer = {"not_run": not_compiled(error)}
-        else:
-            raise
-    print_answer(answer)
+        if switched.compile and not is_out_of_memory(error):  # a compiler fails in any way
+            raise InputError(not_compiled(error)) from error
+        raise
+    return {
+        "samples_per_second": asdict(timing.samples_per_second),
+        "step_ms": asdict(timing.step_ms),
+        "first_step_seconds": timing.first_step_seconds,
+        "batch_size": made.loader.batch_size,
+        "started": started,
+    }
 
 
 if __name__ == "__main__":
-    end_with_reader()
-    main(sys.argv[1])
+    study.serve(program)

@@ -87,7 +87,7 @@ def _run(words: list[str], ends: bool) -> int:
 
 def _parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """The parser of the command line `words`: of the command that it names, else of all, not imported; None: of any."""
-    parser = OneLineParser(prog="walkthrough", description="PyTorch training, faster step by step.", allow_abbrev=False)
+    parser = OneLineParser(prog="walkthrough", description="PyTorch training, faster step by step.")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, parser_class=OneLineParser)
     named = words[0] if words and words[0] in COMMANDS else None
     for name, (module, text) in COMMANDS.items():
@@ -96,8 +96,7 @@ def _parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         if name in NEED_CLONE and not in_clone():
             commands.add_parser(name, help="(in a clone of the project)")
             continue
-        style = argparse.RawDescriptionHelpFormatter
-        command = commands.add_parser(name, help=text, description=text, allow_abbrev=False, formatter_class=style)
+        command = commands.add_parser(name, help=text, description=text)
         if named or words is None:
             import_module(module).add_options(command)
     return parser

@@ -9,7 +9,7 @@ from typing import Any
 from common.data import cifar10
 from common.device import autocast_dtype, disable_tf32, empty_cache, synchronize
 from common.options import StepOptions
-from common.program import float_batch, peak_bytes, program, timed
+from common.program import captured, float_batch, peak_bytes, timed, words_of
 from labs.memory.data import augmented, real_data
 from labs.memory.model import PUBLISHED
 from labs.memory.train import PRECISION, Settings, Training
@@ -29,26 +29,26 @@ OPTIMIZER_STEPS = {True: 6, False: 20}
 def step(options: StepOptions, name: str, precision: str, batch_size: int, run: int) -> dict[str, Any]:
     """Speed and peak memory of a program's train step, on one batch that is on the device. run: the round."""
     options = replace(options, precision=precision, batch_size=batch_size)
-    one, batch = program(HERE / f"{name}.py", options), float_batch(options)
-    timing = timed(one.train_step, batch, options)
+    one, batch = captured(HERE / f"{name}.py", words_of(options)), float_batch(options)
+    timing = timed(one, batch, options.quick)
     return {
         "samples_per_second": timing.samples_per_second.windows,
         "step_ms": timing.step_ms.median,
         "first_step_seconds": timing.first_step_seconds,
-        "peak_bytes": peak_bytes(one.train_step, batch, torch.device(options.device)),
-        "precision": one.precision,
+        "peak_bytes": peak_bytes(one, batch),
+        "precision": one.dtype,
     }
 
 
 def largest(options: StepOptions, name: str, precision: str, budget_bytes: int) -> dict[str, Any]:
     """The largest batch of a program whose peak is within a budget, and what was tried: {batch size: peak bytes}."""
     options = replace(options, precision=precision)
-    one, device = program(HERE / f"{name}.py", options), torch.device(options.device)
+    one, device = captured(HERE / f"{name}.py", words_of(options)), torch.device(options.device)
     tried: dict[int, int] = {}
 
     def peak(size: int) -> int:
         try:
-            tried[size] = peak_bytes(one.train_step, float_batch(options, size), device)
+            tried[size] = peak_bytes(one, float_batch(options, size))
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -73,7 +73,7 @@ def loading(options: StepOptions, workers: int, run: int) -> dict[str, Any]:
         num_workers=workers, persistent_workers=workers > 0,
     )  # fmt: skip
     device = torch.device(options.device)
-    train_step = program(HERE / "00_baseline.py", options).train_step
+    train_step = captured(HERE / "00_baseline.py", words_of(options)).train_step
     batches, loads, steps = iter(loader), list[float](), list[float]()
     for _ in range(workers * (loader.prefetch_factor or 0) + WARM_UP_STEPS):
         train_step(*next(batches))
@@ -104,7 +104,7 @@ def optimizer_times(options: StepOptions, batch_size: int) -> dict[str, list[flo
     still run there. "both": it also starts only once the backward pass is done.
     """
     options = replace(options, batch_size=batch_size, precision="fp32")
-    variables, device = program(HERE / "00_baseline.py", options).variables, torch.device(options.device)
+    variables, device = captured(HERE / "00_baseline.py", words_of(options)).variables, torch.device(options.device)
     model, optimizer, criterion = (variables[name] for name in ("model", "optimizer", "criterion"))
     images, labels = float_batch(options)
 
@@ -166,7 +166,7 @@ def snapshot(options: StepOptions, name: str) -> str:
     For https://docs.pytorch.org/memory_viz, which reads it in the browser.
     """
     device, file = torch.device(options.device), f"{name}.snapshot.pickle"
-    train_step, batch = program(HERE / f"{name}.py", options).train_step, float_batch(options)
+    train_step, batch = captured(HERE / f"{name}.py", words_of(options)).train_step, float_batch(options)
     train_step(*batch)
     torch.cuda.memory._record_memory_history(max_entries=200_000)
     try:

@@ -7,7 +7,7 @@ blocks, whose 3x3 convolutions are in groups, and shortcuts. The first convoluti
 
 import re
 
-from common.options import Defaults
+from common.options import Defaults, Workload
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
 
@@ -16,13 +16,11 @@ from torch import nn
 
 PUBLISHED = "resnext29_4x64d"  # the variant whose predicted memory, with checkpointing and without, is the published
 DEFAULTS = Defaults(
-    model={"cuda": PUBLISHED, "cpu": "resnext11_2x8d"},
-    image_size={"cuda": 32, "cpu": 32},
-    other_image_size={"cuda": 32, "cpu": 32},
-    quick_image_size={"cuda": 32, "cpu": 16},
-    batch_size={"cuda": 128, "cpu": 32},
+    cuda=Workload(PUBLISHED, batch_size=128, image_size=32),
+    cpu=Workload("resnext11_2x8d", batch_size=32, image_size=32, quick_image_size=16),
     logdir=ROOT / "logs" / "labs" / "memory",
     models="resnextD_CxWd: depth D, a multiple of 9 plus 2, or 11 or 20; C groups of W channels",
+    texts={"--image-size": "images are resized to PX x PX (default: 32; on a CPU 16 with --quick)"},
 )
 
 

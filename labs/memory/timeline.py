@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common.options import StepOptions
-from common.program import float_batch, program
+from common.program import captured, float_batch, words_of
 from walkthrough.memory.allocator import reserved_bytes
 from walkthrough.memory.fake_gpu import fake_gpu
 from walkthrough.memory.tracker import Block, MemoryTracker
@@ -75,7 +75,7 @@ def step_timeline(file: Path, options: StepOptions) -> dict[str, Any]:
     """
     options = replace(options, device="cpu")  # of the fake tensors
     with FakeTensorMode(allow_non_fake_inputs=True), Timeline() as timeline, fake_gpu(timeline, []):
-        one = program(file, options)
+        one = captured(file, words_of(options))
         timeline.begin()
         batch = float_batch(options)
         timeline.mark("inputs", batch)

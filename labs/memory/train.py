@@ -251,9 +251,7 @@ def run(training: Training, test_set: Dataset, epochs: int, on_epoch: Callable[[
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
     """The command line, with this lab's defaults by the device."""
-    parser = OneLineParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=__doc__)
     number, big = whole_number, 10**6
     parser.add_argument(
         "--num-workers", type=number(0, 256), default=2, metavar="N", help="loader processes (default: 2)"
@@ -291,10 +289,10 @@ def main() -> None:
     check_writable(args.logdir)
     train_set, test_set = real_data(args.data, args.image_size, args.download)
     settings = Settings(
-        model=args.model or DEFAULTS.model[kind],
+        model=args.model or DEFAULTS.on(kind).model,
         data=getattr(train_set, "source", ""),
         image_size=args.image_size,
-        batch_size=args.batch_size or DEFAULTS.batch_size[kind],
+        batch_size=args.batch_size or DEFAULTS.on(kind).batch_size,
         lr=args.lr,
         precision=PRECISION[autocast_dtype(device, args.precision)] if args.half_precision else "fp32",
         checkpoint=args.checkpoint,

@@ -7,7 +7,7 @@ where the original has 32, and its other layers in proportion; fewer blocks, and
 import re
 from pathlib import Path
 
-from common.options import Defaults
+from common.options import Defaults, Workload
 from walkthrough.results.errors import InputError
 
 from torch import nn
@@ -19,11 +19,8 @@ STEM = 32  # channels of the original's first layer, of which "wN" is N
 BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 2, 2), (6, 48, 2, 1))  # expansion, channels, how many, first stride
 LAST = 192  # channels before the classifier, of w32
 DEFAULTS = Defaults(
-    model={"cuda": "w64", "cpu": "w32"},
-    image_size={"cuda": 32, "cpu": 8},
-    other_image_size={"cuda": 32, "cpu": 8},
-    quick_image_size={"cuda": 32, "cpu": 8},
-    batch_size={"cuda": 128, "cpu": 64},
+    cuda=Workload("w64", batch_size=128, image_size=32),
+    cpu=Workload("w32", batch_size=64, image_size=8),
     logdir=ROOT / "logs" / "labs" / "pruning",
     models="wN: N channels in the first layer",
     without=("--image-size", "--precision"),  # the first is the data set's; weights are compared in float32

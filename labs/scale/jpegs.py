@@ -6,7 +6,6 @@ draws one of a chosen size. Before a folder is used for the first time every fil
 is named, counted and left out, so that all pipelines have the same images; the result is kept in the folder.
 """
 
-import argparse
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -277,9 +276,7 @@ def _tell(root: Path, corrupt: Mapping[str, str], of: int) -> None:
 
 
 def main() -> None:
-    parser = OneLineParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=__doc__)
     parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="folder that is made")
     for flag, default, low, what in (
         ("--images", IMAGES, 1, "training images; validation images are a fifth of that"),

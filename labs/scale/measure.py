@@ -15,7 +15,7 @@ from typing import Any
 
 from common.device import synchronize
 from common.options import StepOptions
-from common.program import Program, program, timed, timed_with_loader
+from common.program import Program, captured, timed, words_of
 from labs.scale import scaling, sweep
 from labs.scale.batches import bytes_on_disk, delivered, per_cpu_second
 from labs.scale.gpu import decoded_batch
@@ -87,9 +87,9 @@ def pipelines(
     all loaders that have some.
     """
     own = replace(options, image_size=size)
-    first = program(HERE / f"{PIPELINES[0]}.py", own)
+    first = captured(HERE / f"{PIPELINES[0]}.py", words_of(own))
     batch = next(iter(first.loader))
-    answer: dict[str, Any] = {"consumed": timed(first.train_step, batch, own).samples_per_second.median}
+    answer: dict[str, Any] = {"consumed": timed(first, batch, own.quick).samples_per_second.median}
     names = [*PIPELINES, *(GPU_PIPELINES if options.device != "cpu" else ())]
     at = run % len(names)
     answer["pipelines"] = {}
@@ -105,14 +105,12 @@ def pipelines(
 def _pipeline(options: StepOptions, name: str, workers: int, with_training: bool) -> dict[str, Any]:
     file, seconds = HERE / f"{name}.py", LOAD_SECONDS[options.quick]
     on_gpu = name in GPU_PIPELINES  # its loader yields files
-    per_cpu = None if on_gpu else per_cpu_second(program(file, options).loader, seconds)
-    one = program(file, options, 0 if name in IN_MAIN_PROCESS else workers)
+    per_cpu = None if on_gpu else per_cpu_second(captured(file, words_of(options)).loader, seconds)
+    one = captured(file, words_of(options, 0 if name in IN_MAIN_PROCESS else workers))
     return {
         "delivered": delivered(one.loader, seconds, _decode(one, options) if on_gpu else None),
         "per_cpu_second": per_cpu,
-        "trained": timed_with_loader(one.train_step, one.loader, options).samples_per_second.median
-        if with_training
-        else None,
+        "trained": timed(one, None, options.quick).samples_per_second.median if with_training else None,
         "bytes": read_bytes(options, name),
     }
 

@@ -7,7 +7,7 @@ where the original, w32, has 32, and its other layers in proportion.
 import re
 from pathlib import Path
 
-from common.options import Defaults
+from common.options import Defaults, Workload
 from walkthrough.results.errors import InputError
 
 from torchvision.models import MobileNetV2
@@ -15,11 +15,8 @@ from torchvision.models import MobileNetV2
 ROOT = Path(__file__).resolve().parents[2]
 STEM = 32  # channels of the original's first layer
 DEFAULTS = Defaults(
-    model={"cuda": "w32", "cpu": "w8"},
-    image_size={"cuda": 224, "cpu": 64},
-    other_image_size={"cuda": 224, "cpu": 64},
-    quick_image_size={"cuda": 64, "cpu": 64},
-    batch_size={"cuda": 96, "cpu": 64},
+    cuda=Workload("w32", batch_size=96, image_size=224, quick_image_size=64),
+    cpu=Workload("w8", batch_size=64, image_size=64),
     logdir=ROOT / "logs" / "labs" / "scale",
     models="wN: N channels in the first layer, a multiple of 8; w32 is MobileNetV2 as published",
     without=("--precision", "--download"),

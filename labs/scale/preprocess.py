@@ -7,7 +7,6 @@ Spark does it on all cores of this machine, or on a cluster, whose machines must
 the same command goes on, and makes again only shards that are missing or broken. At the end all shards are read back.
 """
 
-import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -98,9 +97,7 @@ def train_shards(data: Path, size: int) -> tuple[Path, Index]:
 
 
 def main() -> None:
-    parser = OneLineParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=__doc__)
     parser.add_argument(
         "--data",
         type=folder,

@@ -9,7 +9,6 @@ in a tenth of a millisecond. Beside the shards lies index.json: of each shard it
 checks a folder of shards.
 """
 
-import argparse
 import io
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -140,9 +139,7 @@ class ShardSet(IterableDataset):
 
 
 def main() -> None:
-    parser = OneLineParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=__doc__)
     parser.add_argument("folder", type=folder, metavar="DIR", help=f"folder that holds {INDEX}")
     args = parser.parse_args()
     index = check(args.folder)

@@ -43,10 +43,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The command line; `command` is what follows "--". Raises InputError where nothing does."""
-    parser = OneLineParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
-        usage="%(prog)s [options] -- COMMAND...",
-    )  # fmt: skip
+    parser = OneLineParser(description=__doc__, usage="%(prog)s [options] -- COMMAND...")
     add_cluster_options(parser, default="local")
     parser.add_argument(
         "--nodes", type=whole_number(1, MOST_NODES), default=1, metavar="N", help="of a job (default: 1)"

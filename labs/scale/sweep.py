@@ -71,9 +71,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
 def options_of(words: Sequence[str] | None) -> tuple[StepOptions, argparse.Namespace]:
     """The command line: (what every program takes, all of it)."""
-    parser = OneLineParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=__doc__)
     without = ("--model", "--batch-size", "--workers", "--quick", "--stacks")
     add_step_options(
         parser,

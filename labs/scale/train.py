@@ -121,9 +121,7 @@ def show(epoch: Epoch, events: Any) -> None:
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
     """The command line, with this lab's defaults by the device."""
-    parser = OneLineParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=__doc__)
     add_step_options(
         parser,
         logdir=DEFAULTS.logdir / "train",

@@ -13,8 +13,7 @@ from unittest.mock import patch
 
 from common.device import synchronize
 from common.options import StepOptions
-from common.program import profiled_peak_bytes
-from common.program import program as program_of
+from common.program import captured, profiled_peak_bytes, words_of
 from labs.shared.study import serve
 from labs.simcls.data import Collate, training_set
 from labs.simcls.model import size_of
@@ -68,7 +67,8 @@ def memory(options: StepOptions, candidates: int, checkpointed: bool) -> dict[st
     the batch.
     """
     device, size = torch.device(options.device), size_of(options.model)
-    one = program_of(Path(__file__).with_name(f"{CHECKPOINTED if checkpointed else PLAIN}.py"), options)
+    file = Path(__file__).with_name(f"{CHECKPOINTED if checkpointed else PLAIN}.py")
+    one = captured(file, words_of(options))
     shapes = (size.document_tokens,), (size.summary_tokens,), (candidates, size.summary_tokens)
     batch = tuple(torch.randint(*SOME_TOKENS, (options.batch_size, *shape), device=device) for shape in shapes)
     step = partial(one.train_step, *batch)

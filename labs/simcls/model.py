@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from common.options import Defaults
+from common.options import Defaults, Workload
 from labs.shared.extras import imported
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
@@ -35,13 +35,9 @@ SIZES = {
     "medium": Size(layers=4, width=64, heads=4, document_tokens=64, summary_tokens=24),
     "base": Size(layers=12, width=768, heads=12, document_tokens=512, summary_tokens=128),
 }
-NO_IMAGES = {"cuda": 0, "cpu": 0}
 DEFAULTS = Defaults(
-    model={"cuda": "base", "cpu": "medium"},
-    image_size=NO_IMAGES,
-    other_image_size=NO_IMAGES,
-    quick_image_size=NO_IMAGES,
-    batch_size={"cuda": 8, "cpu": 8},  # documents, each with its candidates and its reference
+    cuda=Workload("base", batch_size=8),  # documents, each with its candidates and its reference
+    cpu=Workload("medium", batch_size=8),
     logdir=ROOT / "logs" / "labs" / "simcls",
     models="small, medium, base, or an encoder of the Hugging Face hub, such as roberta-base",
     without=("--image-size",),

@@ -2,6 +2,7 @@
 
 import os
 import pstats
+import runpy
 import sys
 import tempfile
 import time
@@ -12,7 +13,6 @@ from typing import Any
 from unittest.mock import patch
 
 from common.options import StepOptions
-from common.program import loaded
 from labs.shared.images import FOLDS
 from labs.shared.study import serve
 from labs.speedrun import race as races_module
@@ -35,11 +35,11 @@ TOP = 12  # functions and operators of a profile
 
 def words(options: StepOptions, *more: object) -> list[str]:
     """The command line of a program: these options, where they are not what it would choose, and more."""
-    kind = options.device.partition(":")[0]
+    chosen = DEFAULTS.on(options.device)
     own = ["--logdir", options.logdir, "--device", options.device, "--data", options.data]
     own += ["--precision", options.precision]
-    own += ["--model", options.model] if options.model != DEFAULTS.model[kind] else []
-    own += ["--batch-size", options.batch_size] if options.batch_size != DEFAULTS.batch_size[kind] else []
+    own += ["--model", options.model] if options.model != chosen.model else []
+    own += ["--batch-size", options.batch_size] if options.batch_size != chosen.batch_size else []
     return [str(word) for word in (*own, *more)]
 
 
@@ -84,7 +84,7 @@ def _run(program: str, argv: list[str]) -> str | None:
     """Run a program in this process; why it gave up, in a line, if it did."""
     before, sys.argv = sys.argv, argv
     try:
-        loaded(HERE / f"{program}.py").main()
+        runpy.run_path(str(HERE / f"{program}.py"), run_name="__main__")
     except InputError as error:
         return str(error)
     except Exception as error:  # a compiler fails in any way; the others race on

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common.options import Defaults
+from common.options import Defaults, Workload
 from walkthrough.results.errors import InputError
 
 import torch
@@ -21,11 +21,8 @@ from torch.nn import functional as F
 ROOT = Path(__file__).resolve().parents[2]
 OUTPUT_SCALE = 0.125  # of ResNet-9's logits, as Page has it
 DEFAULTS = Defaults(
-    model={"cuda": "w64", "cpu": "w16"},
-    image_size={"cuda": 32, "cpu": 16},
-    other_image_size={"cuda": 32, "cpu": 16},
-    quick_image_size={"cuda": 32, "cpu": 16},
-    batch_size={"cuda": 512, "cpu": 64},
+    cuda=Workload("w64", batch_size=512, image_size=32),
+    cpu=Workload("w16", batch_size=64, image_size=16),
     logdir=ROOT / "logs" / "labs" / "speedrun",
     models="wN: N channels in the first layer",
     without=("--image-size",),  # it is the data set's

@@ -61,9 +61,7 @@ class RaceOptions(StepOptions):
 
 def race_options(description: str | None, file: str | Path, argv: Sequence[str] | None = None) -> RaceOptions:
     """Parse a program's command line. What is not given is by the data set: see `plans`. Raises InputError."""
-    parser = OneLineParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=description)
     add_step_options(parser, batch_size=None, without=DEFAULTS.without, defaults=DEFAULTS)
     parser.add_argument("--dataset", choices=NAMES, help="(default: CIFAR-10 where --data holds it, else digits)")
     parser.add_argument("--target", type=_between(0, 1), metavar="X", help="test accuracy to reach, such as 0.94")

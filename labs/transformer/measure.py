@@ -16,7 +16,8 @@ from typing import Any
 
 from common.device import autocast_notes, disable_tf32, empty_cache, keep_freed_memory
 from common.options import StepOptions
-from common.program import timed_with_loader
+from common.program import peak_bytes
+from common.program import timed as timing_of
 from labs.shared.study import serve
 from labs.transformer import noise as gradient_noise
 from labs.transformer import peaks
@@ -61,7 +62,7 @@ def speeds(options: StepOptions, run: int) -> dict[str, dict[str, Any]]:
     def timed(name: str, tricks: frozenset[str]) -> dict[str, Any]:
         own = options_for(name, options)
         training = assemble(own, tricks, options.seed + run, data)
-        timing = timed_with_loader(training.train_step, training.loader, own, training.count_tokens)
+        timing = timing_of(training, None, own.quick)
         tokens = timing.tokens_per_second
         return {
             "tokens": tokens.windows if tokens else [],
@@ -76,12 +77,12 @@ def speeds(options: StepOptions, run: int) -> dict[str, dict[str, Any]]:
 
 
 def memory(options: StepOptions) -> dict[str, dict[str, Any]]:
-    """{variant: the peak bytes of a step, or why there is none}; see `peaks.measured`."""
+    """{variant: the peak bytes of a step, or why there is none}; see `peak_bytes`."""
     data, device, heaviest = training_set(options), torch.device(options.device), peaks.HeaviestBatches()
 
     def peak(name: str, tricks: frozenset[str]) -> dict[str, Any]:
         training = assemble(options_for(name, options), tricks, options.seed, data)
-        return {"peak_bytes": peaks.measured(training, heaviest.of(tricks, training.loader), device)}
+        return {"peak_bytes": peak_bytes(training, heaviest.of(tricks, training.loader))}
 
     return {name: attempted(partial(peak, name, tricks), device) for name, tricks in VARIANTS.items()}
 

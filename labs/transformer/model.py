@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from common.options import Defaults
+from common.options import Defaults, Workload
 from labs.shared.extras import imported
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
@@ -29,13 +29,9 @@ SIZES = {
     "small": Size(layers=4, width=256, heads=4, hidden=1024, max_tokens=512),
     "base": Size(layers=6, width=768, heads=12, hidden=3072, max_tokens=512),
 }
-NO_IMAGES = {"cuda": 0, "cpu": 0}
 DEFAULTS = Defaults(
-    model={"cuda": "base", "cpu": "tiny"},
-    image_size=NO_IMAGES,
-    other_image_size=NO_IMAGES,
-    quick_image_size=NO_IMAGES,
-    batch_size={"cuda": 64, "cpu": 32},  # texts, from 03 on
+    cuda=Workload("base", batch_size=64),  # texts, from 03 on
+    cpu=Workload("tiny", batch_size=32),
     logdir=ROOT / "logs" / "labs" / "transformer",
     models="tiny, small, base, or a DistilBERT of the Hugging Face hub, such as distilbert-base-uncased",
     without=("--image-size",),

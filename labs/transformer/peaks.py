@@ -11,11 +11,10 @@ from typing import Any
 from unittest.mock import patch
 
 from common.options import StepOptions
-from common.program import peak_bytes
 from labs.transformer import tricks as tricks_module
 from labs.transformer.batches import packed_micro_batches
 from labs.transformer.data import Tokenized, training_set
-from labs.transformer.tricks import SMALL_BATCH, Training, assemble
+from labs.transformer.tricks import SMALL_BATCH, assemble
 from walkthrough.memory.allocator import reserved_bytes
 from walkthrough.memory.fake_gpu import fake_gpu
 from walkthrough.memory.tracker import MemoryTracker
@@ -50,11 +49,6 @@ class HeaviestBatches:
             heaviest = max(batches, key=lambda batch: tokens(texts.lengths[number] for number in batch))
             self._known[kind] = loader.collate_fn([texts[number] for number in heaviest])
         return self._known[kind]
-
-
-def measured(training: Training, batch: Batch, device: torch.device) -> int:
-    """The most bytes of a step, the second: of a GPU's allocator, or on a CPU beyond weights and optimizer's state."""
-    return peak_bytes(training.train_step, batch, device)
 
 
 def options_of_prediction(options: StepOptions) -> StepOptions:

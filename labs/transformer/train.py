@@ -95,9 +95,7 @@ def resume(training: Training, path: Path) -> None:
 
 def options(words: list[str] | None = None) -> tuple[StepOptions, argparse.Namespace]:
     """The command line: (what every program takes, all of it), with this lab's defaults by the device."""
-    parser = OneLineParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=__doc__)
     add_step_options(
         parser,
         logdir=DEFAULTS.logdir / "train",

@@ -5,12 +5,11 @@ lesson, one change after the other; this is for each trick alone, and for other 
 """
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from common.device import autocast_dtype
 from common.options import StepOptions
-from common.program import TokenCount, TrainStep
+from common.program import Program
 from labs.transformer.batches import (
     DynamicPadding,
     FixedPadding,
@@ -48,21 +47,6 @@ SMALL_BATCH = 8  # texts, of the baseline; and texts or rows of a part, with gra
 LR = 5e-5
 
 
-@dataclass(frozen=True)
-class Training:
-    """A program to measure. train_step(*batch): trains on a batch of `loader` and returns the loss.
-
-    precision: of autocast, None without mixed precision. count_tokens(batch): real tokens.
-    """
-
-    loader: DataLoader
-    model: Any
-    optimizer: torch.optim.Optimizer
-    train_step: TrainStep
-    precision: torch.dtype | None
-    count_tokens: TokenCount
-
-
 def cumulative(trick: str | None) -> frozenset[str]:
     """The tricks that are on in a trick's numbered program; none, for None, in the baseline."""
     on: set[str] = set()
@@ -93,8 +77,8 @@ def assemble(
     data: tuple[Tokenized, Sequence[str]] | None = None,
     marked: bool = True,
     attention: str | None = None,
-) -> Training:
-    """The `Training` with these tricks.
+) -> Program:
+    """The program with these tricks.
 
     options: batch_size is used with bigger_batch, workers with workers, precision with mixed_precision. seed: in place
     of that of the options. data: what `data.training_set` returns, where it is at hand. marked: False leaves the sizes
@@ -150,7 +134,7 @@ def assemble(
         loss.item()  # waits for the device, as the programs do that keep their losses
         return loss
 
-    return Training(loader, model, optimizer, train_step, amp_dtype if mixed else None, token_count(pad_id))
+    return Program(__file__, options, loader, train_step, amp_dtype if mixed else None, token_count(pad_id))
 
 
 def _loader(options: StepOptions, tricks: Collection[str], train_set: Tokenized) -> DataLoader:

@@ -23,18 +23,7 @@ sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
 from walkthrough_hook import Attached, _attach_to_loaders
 
 PROGRAMS = Path(__file__).parent / "programs"
-KINDS = [
-    "plain",
-    "accumulate",
-    "gan",
-    "scaler",
-    "closure",
-    "functional",
-    "compiled",
-    "in_thread",
-    "raises",
-    "recreated",
-]
+KINDS = "plain accumulate gan scaler closure functional compiled in_thread raises recreated".split()
 KINDS += ["in_backward", "warns", "vanishes", "swallows"]
 
 
@@ -152,11 +141,19 @@ def test_workers_of_every_start_method_print_and_end_as_without_trace(tmp_path):
 
 
 @pytest.mark.long
-def test_a_program_that_trains_in_another_thread_ends_without_a_traceback(tmp_path):
-    finished = walkthrough("trace", "--warmup", 3, "--", PROGRAMS / "in_thread.py", cwd=tmp_path)
-    assert finished.returncode == 0
-    assert "Traceback" not in finished.stderr and "KeyboardInterrupt" not in finished.stderr
-    assert "the program was ended after them, the command's exit code is 0" in finished.stderr.splitlines()[-1]
+@pytest.mark.parametrize(
+    ("program", "warmup", "code", "words"),
+    [
+        ("in_thread", 3, 0, "the program was ended after them, the command's exit code is 0"),
+        ("swallows", 3, 0, "; the program ran to its end, the command's exit code is 0"),
+        ("raises", 4, 1, "; the program failed, the command's exit code is 1"),
+    ],
+)
+def test_the_last_line_says_how_the_program_ended(tmp_path, program, warmup, code, words):
+    finished = walkthrough("trace", "--warmup", warmup, "--", PROGRAMS / f"{program}.py", cwd=tmp_path)
+    assert finished.returncode == code
+    assert words in finished.stderr.splitlines()[-1]
+    assert "KeyboardInterrupt" not in finished.stderr and ("Traceback" in finished.stderr) == (program == "raises")
 
 
 @pytest.mark.long
@@ -182,17 +179,3 @@ def test_what_runs_inside_is_python_3_8(path):
     tree = ast.parse(path.read_text(encoding="utf-8"), feature_version=(3, 8))
     unions = [node for node in ast.walk(tree) if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr)]
     assert not [node.lineno for node in unions if isinstance(node.left, ast.Dict) or isinstance(node.right, ast.Dict)]
-
-
-@pytest.mark.long
-def test_a_program_that_catches_everything_is_not_said_to_be_ended(tmp_path):
-    finished = walkthrough("trace", "--warmup", 3, "--", PROGRAMS / "swallows.py", cwd=tmp_path)
-    assert "; the program ran to its end, the command's exit code is 0" in finished.stderr.splitlines()[-1]
-
-
-@pytest.mark.long
-def test_a_program_that_fails_after_a_traced_step_keeps_its_exit_code(tmp_path):
-    finished = walkthrough("trace", "--warmup", 4, "--", PROGRAMS / "raises.py", cwd=tmp_path)
-    assert finished.returncode == 1
-    assert "; the program failed, the command's exit code is 1" in finished.stderr.splitlines()[-1]
-    assert "traced 2 of 7 steps" in finished.stderr.splitlines()[-1]

@@ -11,11 +11,11 @@ from support import NAMES, ROOT, STEPS, assert_refused, run_program
 
 from common import device
 from common.model import classifier
-from common.options import add_step_options, command_line, image_size_for, model_for, step_options
+from common.options import step_options
 from common.session import without_effect
 from walkthrough.cli import main
 from walkthrough.results import environment
-from walkthrough.results.errors import InputError, OneLineParser
+from walkthrough.results.errors import InputError
 
 STEP = ROOT / "steps" / "02_bigger_batch.py"
 BAD = {
@@ -124,17 +124,6 @@ def test_help_is_the_lesson_and_needs_no_gpu_or_data(path, run_here):
         assert f"--{option} " in finished.stdout
 
 
-def test_options_passed_to_a_step_parse_to_the_same_options(tmp_path):
-    words = ["--logdir", str(tmp_path), "--device", "cpu", "--image-size", "48", "--quick", "--stacks", "--seed", "7"]
-    words += ["--workers", "0", "--batch-size", "64", "--model", "resnet18", "--download"]
-    parser = OneLineParser()
-    add_step_options(parser)
-    args = parser.parse_args([*words, "--precision", "bf16"])
-    assert parser.parse_args(command_line(args)) == args
-    changed = parser.parse_args(command_line(args, download=False, logdir=tmp_path / "other"))
-    assert (changed.download, changed.logdir, changed.seed) == (False, tmp_path / "other", 7)
-
-
 def test_options_are_never_changed_after_they_were_checked():
     options = step_options("A step.", ["--device", "cpu"])
     with pytest.raises(FrozenInstanceError):
@@ -180,10 +169,6 @@ def test_model_and_image_size_default_by_device(monkeypatch, given, expected):
     monkeypatch.setattr(torch.cuda, "set_device", lambda name: None)
     options = step_options("A step.", words.split())
     assert (options.model, options.image_size) == expected
-    parser = OneLineParser()
-    add_step_options(parser)
-    args = parser.parse_args(words.split())
-    assert (model_for(args, kind), image_size_for(args, kind)) == expected
 
 
 @pytest.fixture

@@ -8,7 +8,10 @@ from support import ROOT
 
 from common import program as programs
 from common.options import StepOptions
+from common.program import captured, words_of
 from common.timing import Plan
+from walkthrough.results import capture
+from walkthrough.results.capture import Program
 from walkthrough.results.errors import InputError
 
 BASELINE = ROOT / "labs" / "memory" / "00_baseline.py"
@@ -23,44 +26,45 @@ def options(tmp_path):
 
 
 def test_a_programs_own_train_step_is_reached_with_the_options_and_without_data(options, capsys):
-    program = programs.program(BASELINE, options)
+    program = captured(BASELINE, words_of(options))
     assert set(program.variables) == {"device", "model", "optimizer", "criterion", "losses"}
-    assert program.precision == "float32"
+    assert (program.file, program.dtype, program.args.seed) == (str(BASELINE), "float32", 5)
+    assert not any(program.loader.dataset.data[0].flat)  # black
     loss = program.train_step(*programs.float_batch(options))
     assert loss.item() > 0
     assert program.variables["losses"] == [loss.item()]
     assert capsys.readouterr().out == ""  # where an isolated process answers
     assert list(options.logdir.iterdir()) == []
+    assert capture.current.get() is None
 
 
 def test_the_seed_decides_the_weights(options):
-    one, other = (programs.program(BASELINE, options).variables["model"].state_dict() for _ in range(2))
+    one, other = (captured(BASELINE, words_of(options)).variables["model"].state_dict() for _ in range(2))
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def test_a_program_has_its_loader_with_the_workers_that_are_asked_for(options):
-    for words in ({}, {"workers": 2}):
-        loader = programs.program(BASELINE, options, **words).loader
-        assert (loader.num_workers, loader.batch_size) == (words.get("workers", 0), 4)
+    for words, workers in ((words_of(options), 0), (words_of(options, 2), 2)):
+        loader = captured(BASELINE, words).loader
+        assert (loader.num_workers, loader.batch_size) == (workers, 4)
 
 
-def test_a_precision_is_passed_to_a_program_only_where_one_was_chosen(options, tmp_path):
-    file = tmp_path / "program.py"
-    file.write_text(
-        "import sys\nimport common.session\n\n"
-        "def main():\n    common.session.run_step(__file__, None, sys.argv[1:], lambda: None)\n"
-    )
-    chosen, automatic = (
-        programs.program(file, replace(options, precision=name), workers=3).loader for name in ("fp32", "auto")
-    )
-    assert chosen[chosen.index("--precision") + 1] == "fp32"
-    assert automatic == [word for word in chosen if word not in ("--precision", "fp32")]
+def test_a_precision_is_passed_to_a_program_only_where_one_was_chosen(options):
+    chosen, automatic = (words_of(replace(options, precision=name), 3) for name in ("fp32", "auto"))
+    assert chosen == [*automatic, "--precision", "fp32"]
     assert automatic[-2:] == ["--workers", "3"]
 
 
-def test_input_that_a_program_refuses_is_refused(options):
+def test_what_a_program_raises_is_raised(options, tmp_path):
     with pytest.raises(InputError, match="unknown model 'resnet18'"):
-        programs.program(BASELINE, replace(options, model="resnet18"))
+        captured(BASELINE, words_of(replace(options, model="resnet18")))
+    with pytest.raises(SystemExit):  # of its parser
+        captured(BASELINE, ["--batch-size", "zero"])
+    other = tmp_path / "other.py"
+    other.write_text("print('done')")
+    with pytest.raises(RuntimeError, match=r"other.py ended without a call of run_step"):
+        captured(other, [])
+    assert capture.current.get() is None
 
 
 def test_a_batch_is_of_the_options_or_of_the_size_that_is_asked_for(options):
@@ -69,20 +73,25 @@ def test_a_batch_is_of_the_options_or_of_the_size_that_is_asked_for(options):
     assert len(programs.float_batch(options, 9)[0]) == 9
 
 
-def test_a_train_step_is_timed_in_windows(options, monkeypatch):
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_train_step_is_timed_in_windows_on_a_batch_or_its_loader(options, monkeypatch, loaded):
     monkeypatch.setattr(programs, "QUICK", Plan(1, 0, 3, 2, 0))
+    monkeypatch.setitem(programs.LOADED, True, Plan(1, 0, 3, 2, 0))
     steps = []
 
-    def train_step(images, labels):
-        steps.append(len(images))
+    def train_step(images):
+        steps.append(images.sum().item())
         return torch.zeros(())
 
-    timing = programs.timed(train_step, programs.float_batch(options), options)
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.arange(40.0)), batch_size=1)
+    program = Program("own.py", options, loader, train_step, None, len)
+    timing = programs.timed(program, None if loaded else (torch.ones(4),), quick=True)
     assert len(timing.windows) == 3
-    assert set(steps) == {4}
+    assert (timing.tokens_per_second is not None) == loaded
+    assert steps == (list(range(len(steps))) if loaded else [4] * len(steps))
 
 
-def test_the_peak_is_that_of_the_second_step_and_grows_with_what_a_step_holds():
+def test_the_peak_is_that_of_the_second_step_and_grows_with_what_a_step_holds(options):
     calls = []
 
     def train_step(size):
@@ -90,15 +99,17 @@ def test_the_peak_is_that_of_the_second_step_and_grows_with_what_a_step_holds():
         held = [torch.empty(size, dtype=torch.uint8) for _ in range(1 if len(calls) % 2 == 0 else 9)]
         return torch.zeros(()) if held else None
 
-    peaks = [programs.peak_bytes(train_step, (size,), torch.device("cpu")) for size in (10**6, 5 * 10**6)]
+    program = Program("own.py", options, None, train_step)
+    peaks = [programs.peak_bytes(program, (size,)) for size in (10**6, 5 * 10**6)]
     assert calls == [10**6, 10**6, 5 * 10**6, 5 * 10**6]
     assert peaks == pytest.approx([10**6, 5 * 10**6], rel=0.01)
 
 
-def test_on_a_gpu_the_peak_is_the_allocators(monkeypatch):
+def test_on_a_gpu_the_peak_is_the_allocators(options, monkeypatch):
     calls = []
     monkeypatch.setattr(programs, "empty_cache", lambda device: calls.append("empty"))
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: calls.append("reset"))
     monkeypatch.setattr(programs, "gpu_peak_bytes", lambda device: (123, 456))
-    assert programs.peak_bytes(lambda: calls.append("step"), (), torch.device("cuda")) == 123
+    program = Program("own.py", replace(options, device="cuda"), None, lambda: calls.append("step"))
+    assert programs.peak_bytes(program, ()) == 123
     assert calls == ["step", "empty", "reset", "step"]

@@ -11,7 +11,7 @@ from support import make_result, some_place, write_run
 
 from walkthrough.cli import main
 from walkthrough.compare.ladder import comparison, print_ladders
-from walkthrough.compare.rounds import ladders, readable_rounds
+from walkthrough.compare.rounds import comparisons
 from walkthrough.results.result import read_results
 
 GOOD = make_result("01_good")
@@ -44,9 +44,8 @@ def check(folder, seed):
         write_run(folder, make_result(step))
     (folder / "02_odd").mkdir(exist_ok=True)
     (folder / "02_odd" / "result.json").write_text(mutated(random.Random(seed)))
-    results, problems = read_results(folder)
-    assert len(results) + len(problems) == 3
-    compared = ladders(results, readable_rounds(folder, results)[0])
+    compared, problems = comparisons(folder)
+    assert sum(len(one.rows) for one in compared) + len(problems) == 3
     answer = comparison(compared)
     json.dumps(answer, allow_nan=False, ensure_ascii=False).encode()
     assert {"00_baseline", "01_good"} <= {row["step"] for row in answer["rows"]}

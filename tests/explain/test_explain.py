@@ -664,7 +664,7 @@ def test_compare_shows_the_gpu_use_from_the_traces(tmp_path, capsys):
 
 def test_a_cpus_runs_need_no_trace_to_compare(tmp_path):
     results = [make_result(device_type="cpu")]
-    assert rounds.gpu_use(tmp_path, results) == ({}, [])
+    assert rounds.gpu_use(tmp_path, rounds.ladders(results)) == ({}, [])
 
 
 def test_no_number_is_printed_that_says_nothing(explained, tmp_path):

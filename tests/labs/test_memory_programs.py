@@ -61,7 +61,7 @@ def options(tmp_path):
 
 def trained(path, options, steps=3):
     """(losses of some steps on one batch, the model's state afterwards) of a program."""
-    program = programs.program(path, options)
+    program = programs.captured(path, programs.words_of(options))
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(options.batch_size, 3, 16, 16, generator=generator)
     labels = torch.randint(10, (options.batch_size,), generator=generator)
@@ -136,7 +136,7 @@ def test_offloading_pins_on_a_gpu_alone(options, monkeypatch, device):
     monkeypatch.setattr(
         torch.autograd.graph, "save_on_cpu", lambda pin_memory: asked.append(pin_memory) or nullcontext()
     )
-    train_step = programs.program(ROOT / "labs" / "memory" / "04_offload.py", options).train_step
+    train_step = programs.captured(ROOT / "labs" / "memory" / "04_offload.py", programs.words_of(options)).train_step
     cells = dict(zip(train_step.__code__.co_freevars, train_step.__closure__, strict=True))
     if device == "cuda":  # named so, while all is computed on the CPU
         cells["device"].cell_contents = SimpleNamespace(type="cuda")
@@ -148,7 +148,7 @@ def test_offloading_pins_on_a_gpu_alone(options, monkeypatch, device):
 
 def saved_bytes(path, options):
     """Bytes of what autograd holds between the passes, each storage once, without weights."""
-    program = programs.program(path, options)
+    program = programs.captured(path, programs.words_of(options))
     held, batch = {}, programs.float_batch(options)
 
     def keep(tensor):

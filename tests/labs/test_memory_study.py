@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT
+from support import ROOT, exit_code_of
 
 from common import program as programs
 from common.options import StepOptions
@@ -78,9 +78,7 @@ def main(few_digits, tmp_path, monkeypatch, capsys):
     def started(*words):
         base = ["study.py", "--quick", "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path)]
         monkeypatch.setattr(sys, "argv", [*base, *words])
-        with pytest.raises(SystemExit) as ended:
-            study.main()
-        return ended.value.code, capsys.readouterr().err
+        return exit_code_of(study.main), capsys.readouterr().err
 
     return started
 
@@ -224,7 +222,7 @@ def test_workers_and_batches_of_the_same_memory_are_measured_round_by_round(opti
 
 
 def test_a_peak_is_found_by_bisection_and_out_of_memory_counts_as_too_large(options, monkeypatch):
-    def peak_bytes(train_step, batch, device):
+    def peak_bytes(program, batch):
         if len(batch[0]) > 50:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return 1000 * len(batch[0])

@@ -20,6 +20,7 @@ from support import ROOT, assert_refused, run_program
 from torch import nn
 from torch.nn import functional as F
 
+from common.program import captured
 from labs.scale import batches, dali, decoding, drawing, gpu, jpegs, order, packing, preprocess, resized, shards, spark
 from labs.scale.model import mobilenet, width_of
 from walkthrough.results.errors import InputError
@@ -425,25 +426,13 @@ def test_java_that_does_not_start_is_one_line_with_its_reason(drawn, tmp_path):
 
 
 @pytest.fixture
-def loader_of(drawn, monkeypatch, tmp_path):
+def loader_of(drawn, tmp_path):
     """loader_of(name, workers): the loader that a program passes to `run_step`, of batches of 6 at 32 px."""
 
     def capture(name, workers):
-        spec = importlib.util.spec_from_file_location(f"scale_{name}", ROOT / "labs" / "scale" / f"{name}.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        got = []
-
-        def run_step(file, args, loader, train_step):
-            got.append(loader)
-            raise CutOff
-
-        monkeypatch.setattr(module, "run_step", run_step)
-        words = ["--data", drawn, "--batch-size", "6", "--image-size", "32", "--workers", workers, "--device", "cpu"]
-        monkeypatch.setattr(sys, "argv", list(map(str, [name, *words, "--seed", "5", "--logdir", tmp_path])))
-        with pytest.raises(CutOff):
-            module.main()
-        return got[0]
+        words = ["--data", drawn, "--batch-size", 6, "--image-size", 32, "--workers", workers, "--device", "cpu"]
+        words += ["--seed", 5, "--logdir", tmp_path]
+        return captured(ROOT / "labs" / "scale" / f"{name}.py", list(map(str, words))).loader
 
     return capture
 
@@ -486,7 +475,7 @@ def test_a_program_opens_as_a_step_does(path):
 @pytest.mark.parametrize(("before", "after"), [("00", "01"), ("01", "02"), ("02", "03"), ("03", "04"), ("02", "06")])
 def test_programs_differ_in_one_thing(before, after):
     one, other = (next(path for path in PROGRAMS if path.stem.startswith(name)) for name in (before, after))
-    lines = [set(path.read_text(encoding="utf-8").partition("@one_line")[2].splitlines()) for path in (one, other)]
+    lines = [set(path.read_text(encoding="utf-8").partition("def main")[2].splitlines()) for path in (one, other)]
     assert 0 < len(lines[1] - lines[0]) <= 6
 
 

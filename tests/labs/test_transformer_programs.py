@@ -2,14 +2,12 @@
 
 import ast
 import difflib
-import importlib.util
 import itertools
 import random
 import sys
 import warnings
 from dataclasses import replace
 from functools import partial
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -17,9 +15,9 @@ from support import ROOT, assert_refused
 from torch import nn
 from torch.nn.attention import flex_attention
 
-import common.session
 from common.device import without_gpu
 from common.options import StepOptions
+from common.program import captured, words_of
 from walkthrough.results.errors import InputError
 
 pytest.importorskip("transformers", reason="labs/transformer/requirements.txt is not installed")
@@ -107,34 +105,6 @@ def test_packing_takes_the_place_of_padding_and_a_fused_kernel_that_of_checkpoin
     assert set(NEEDS) < set(TRICKS)
 
 
-class Left(BaseException):
-    """Leaves a program's main() at its call of `run_step`."""
-
-
-def captured(path, options, monkeypatch):
-    """What a program's main passes to `run_step`: loader, train_step and the others, and its variables."""
-    passed = SimpleNamespace()
-
-    def run_step(file, args, loader, train_step, precision=None, count_tokens=None):
-        names = train_step.__code__.co_freevars
-        cells = {name: cell.cell_contents for name, cell in zip(names, train_step.__closure__, strict=True)}
-        vars(passed).update(
-            loader=loader, train_step=train_step, precision=precision, count_tokens=count_tokens, variables=cells
-        )
-        raise Left
-
-    words = ["--device", "cpu", "--model", "tiny", "--batch-size", str(options.batch_size), "--workers", "0"]
-    words += ["--precision", options.precision, "--seed", str(options.seed), "--logdir", str(options.logdir)]
-    monkeypatch.setattr(common.session, "run_step", run_step)
-    monkeypatch.setattr(sys, "argv", [str(path), *words])
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    with pytest.raises(Left):
-        module.main()
-    return passed
-
-
 def losses_of(training, steps=3):
     batches = iter(training.loader)
     return [training.train_step(*next(batches)).item() for _ in range(steps)]
@@ -151,8 +121,8 @@ def compiled_without_code(monkeypatch):
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_what_the_study_measures_is_what_the_program_does(path, options, monkeypatch, compiled_without_code):
-    program = captured(path, options, monkeypatch)
+def test_what_the_study_measures_is_what_the_program_does(path, options, compiled_without_code):
+    program = captured(path, words_of(options))
     losses = losses_of(program)
     training = assemble(options, cumulative(OF_PROGRAM[path.stem]))
     assert losses_of(training) == losses  # dropout included: the same numbers are drawn in the same order
@@ -173,9 +143,9 @@ def without_dropout(of):
 def loss_and_gradients(options, on, items):
     """Of one step on these items, without dropout, with the tricks `on`: (loss, {weight: gradient})."""
     training = assemble(options, on)
-    without_dropout(training.model)
+    without_dropout(training.variables["model"])
     loss = training.train_step(*training.loader.collate_fn(items)).item()
-    return loss, {name: weight.grad.clone() for name, weight in training.model.named_parameters()}
+    return loss, {name: weight.grad.clone() for name, weight in training.variables["model"].named_parameters()}
 
 
 @pytest.fixture
@@ -219,7 +189,7 @@ def test_in_16_bits_the_loss_is_that_of_float32_but_for_rounding(precision, opti
 
 def test_the_trap_the_mean_of_the_parts_means_counts_a_smaller_last_part_too_much(options, items):
     """Parts of 8, 8 and 4 of 20 texts: the last would count as much as the others."""
-    of = without_dropout(assemble(options, ()).model)
+    of = without_dropout(assemble(options, ()).variables["model"])
     of.classifier.bias.data = torch.tensor([2.0, 0.0, 0.0])  # so that losses differ by class
     labels, ids = FixedPadding(0, 48)(sorted(items, key=lambda item: item[1]))
     logits = of(ids, attention_mask=ids != 0).logits

@@ -38,7 +38,7 @@ def test_a_record_may_name_the_instructions_of_its_cpu(folder, command):
 
 def write_limit(folder, **changes):
     """A real `limit.json` as if it were of the record's device, with changes in place of its fields."""
-    value = json.loads(LIMIT.read_text()) | {"device_type": "cuda"}
+    value = json.loads(LIMIT.read_text())
     value["setup"] |= {"device": "Test GPU", "cores": None, "model": "mobilenet_v2", "image_size": 224}
     value["setup"] |= {name: changes.pop(name) for name in value["setup"].keys() & changes.keys()}
     record.write_json(folder / "limit.json", value | changes)
@@ -58,11 +58,11 @@ def test_a_record_may_hold_the_limit_of_its_device(folder, command):
         ({"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
         ({"model": "resnet50"}, "model 'resnet50', not 'mobilenet_v2'"),
         ({"image_size": 64}, "image size 64, not 224"),
-        ({"speeds": []}, "limit.json is broken"),
-        ({"flops_per_step": 0}, "limit.json is broken"),
+        ({"measured": {}}, "limit.json is broken"),
+        ({"tables": []}, "limit.json is broken"),
         ({"quick": True}, "limit.json is of a smoke run"),
         ({"notes": ["<b>"]}, "limit.json holds an odd text"),
-        ({"not_compiled": "/home/ada/cc"}, "limit.json holds"),
+        ({"conclusions": {"facts": ["/home/ada/cc"]}}, "limit.json holds"),
     ],
 )
 def test_the_limit_of_something_else_is_refused(folder, assert_refused, changes, message):
@@ -82,7 +82,7 @@ def test_whatever_a_compiler_or_cuda_says_does_not_make_a_record_refused(folder,
     """Their errors hold types in <>, shapes in [], programs in ``, and more than a record's texts may be long."""
     said = "Internal Triton error: `ptxas` failed <class 'X'> [128, 3] a|b \\\\host\\share in /opt/x/y.py " + "z " * 200
     record.write_not_run(folder / "13_compile", "13_compile", said)
-    write_limit(folder, not_compiled=privacy.reason(said))
+    write_limit(folder, notes=[privacy.reason(said)])
     write_page(folder)
     code, _, err = command("--check", folder)
     assert (code, err) == (0, [])

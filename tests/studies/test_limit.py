@@ -14,8 +14,8 @@ import threading
 import time
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from pathlib import Path
 from types import SimpleNamespace
-from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -27,30 +27,22 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.model import classifier
+from common.options import StepOptions
 from common.program import QUICK
 from common.timing import Timing, Window
 from studies import fastest, one_batch, roofline, study
 from studies import limit as limit_study
 from studies.fastest import BATCH_SIZE, LARGEST_BATCH, Uncompiled, first_program, greedy
-from studies.limit import (
-    CHANNELS_LAST,
-    CONTIGUOUS,
-    FILE,
-    Group,
-    Program,
-    TrainingSpeed,
-    Uncounted,
-    WithoutFormula,
-    read,
-)
+from studies.limit import CHANNELS_LAST, CONTIGUOUS, share_of_roof
 from walkthrough.cli import main
-from walkthrough.compare import isolated, roofs, rounds
+from walkthrough.compare import isolated, ladder, roofs, rounds
+from walkthrough.compare import study as results
 from walkthrough.compare.figures import save
-from walkthrough.compare.ladder import comparison, print_ladders
-from walkthrough.compare.roofs import Peak, StepBytes
+from walkthrough.compare.roofs import Peak, Program, StepBytes, of_study
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
+FILE = "limit.json"
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
@@ -304,31 +296,33 @@ def timed(*speeds, step_ms=(1.0,)):
     return Timing(9.0, [Window(speed, None, list(step_ms), 0.5) for speed in speeds])
 
 
+OPTIONS = StepOptions(
+    logdir=Path("/nowhere"), device="cpu", data=Path("data"), download=False, model="resnet18", image_size=48,
+    batch_size=4, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
+)  # fmt: skip
 PLAIN = Program(4, CONTIGUOUS, cudnn_benchmark=None, compiled=False)
 
 
 def some_roofs(**changes):
     """1e9 FLOP/s, 1e8 bytes/s, 2,000 FLOPs per image, and least bytes in float32 and bfloat16."""
-    known = make_limit(
-        precision="float32", flops_per_image=2_000,
-        step_bytes=[StepBytes("float32", 1_000.0, 500.0), StepBytes("bfloat16", 1_000.0, 250.0)],
-    )  # fmt: skip
-    return replace(known, **changes)
+    known = make_limit(precision="float32", flops_per_image=2_000, step_bytes=[asdict(one) for one in LEAST])
+    return replace(of_study(known), **changes)
+
+
+LEAST = [StepBytes("bfloat16", 1_000.0, 250.0), StepBytes("float32", 1_000.0, 500.0)]
 
 
 def test_mfu_is_the_step_s_flops_over_its_time_and_the_measured_peak():
     timing = timed(10.0, 30.0, 20.0, step_ms=(400.0, 390.0, 410.0))
-    known = some_roofs(peak_flops=[Peak("8 x 8", 80_000.0, [80_000.0])])
-    speed = fastest.training_speed(PLAIN, timing, 400, known)
-    assert speed.flops_per_second == 8_000 * 20 / 4
-    assert speed.mfu == 0.5
-    assert speed.bytes_per_second == 400 * 20 / 4
-    assert speed.share_of_memory_roof == (1_000 + 4 * 500) * 20 / 4 / 1e8
-    assert (speed.samples_per_second.median, speed.step_ms.median) == (20.0, 400.0)
-    assert speed.samples_per_second.windows == [10.0, 30.0, 20.0]
-    assert (speed.kind, speed.batch_size) == ("uncompiled, contiguous", 4)
-    not_counted = fastest.training_speed(PLAIN, timed(1.0), None, some_roofs(step_bytes=[]))
-    assert (not_counted.bytes_per_second, not_counted.share_of_memory_roof) == (None, None)
+    speed = fastest.training_speed(PLAIN, timing, 400, 2_000, LEAST, (80_000.0, 1e8))
+    assert speed["flops_per_second"] == 8_000 * 20 / 4
+    assert speed["mfu"] == 0.5
+    assert speed["bytes_per_second"] == 400 * 20 / 4
+    assert speed["share_of_memory_roof"] == (1_000 + 4 * 500) * 20 / 4 / 1e8
+    assert (speed["samples_per_second"]["median"], speed["step_ms"]["median"]) == (20.0, 400.0)
+    assert (speed["kind"], speed["batch_size"]) == ("uncompiled, contiguous", 4)
+    not_counted = fastest.training_speed(PLAIN, timed(1.0), None, 2_000, [], (1.0, 1.0))
+    assert (not_counted["bytes_per_second"], not_counted["share_of_memory_roof"]) == (None, None)
 
 
 def test_a_compiled_step_moves_what_inductor_counted_and_what_is_not_compiled():
@@ -460,8 +454,7 @@ class FakeDevice:
         self.clock.seconds += self.one
         return timed(self.speed(program))
 
-    def time_compiled(self, settings, limit_seconds):
-        program = Program(**settings["program"])
+    def time_compiled(self, options, precision, program, limit_seconds):
         self.tried.append(program)
         if self.compiling > limit_seconds:
             self.clock.seconds += limit_seconds
@@ -527,8 +520,8 @@ def test_a_compilation_that_is_too_slow_for_two_goes_on_with_cuda_graphs(monkeyp
     gpu = FakeDevice("cuda", seconds=20.0, compile_seconds=250.0, speed=up_to_16)
     time_compiled = gpu.time_compiled
 
-    def cached(settings, limit_seconds):
-        answer = time_compiled(settings, limit_seconds)
+    def cached(*settings):
+        answer = time_compiled(*settings)
         gpu.compiling = 90.0
         return answer
 
@@ -561,11 +554,11 @@ def test_on_a_gpu_compiled_programs_that_memory_does_not_hold_are_tried_with_few
     gpu = FakeDevice("cuda", speed=up_to_16)
     time_compiled = gpu.time_compiled
 
-    def of_8_at_most(settings, limit_seconds):
-        if settings["program"]["batch_size"] > 8:
-            gpu.tried.append(Program(**settings["program"]))
+    def of_8_at_most(options, precision, program, limit_seconds):
+        if program.batch_size > 8:
+            gpu.tried.append(program)
             return None, "the compiled model runs out of memory at this batch size"
-        return time_compiled(settings, limit_seconds)
+        return time_compiled(options, precision, program, limit_seconds)
 
     gpu.time_compiled = of_8_at_most
     timings, why_not = gpu.search(monkeypatch)
@@ -612,8 +605,8 @@ def test_what_did_not_compile_ends_the_search_with_its_reason_unless_another_did
     assert why_not.startswith("not done after")
     assert sum(program.compiled for program in cpu.tried) == 1
     gpu = FakeDevice("cuda")
-    gpu.time_compiled = lambda settings, _: (
-        (None, "out of memory") if settings["program"]["cuda_graphs"] else (timed(100.0), None)
+    gpu.time_compiled = lambda options, precision, program, _: (
+        (None, "out of memory") if program.cuda_graphs else (timed(100.0), None)
     )
     timings, why_not = gpu.search(monkeypatch)
     assert (timings != {}, why_not) == (True, None)
@@ -635,12 +628,12 @@ def test_compiling_may_take_what_is_left_of_the_time():
 
 def answer_of(code, limit_seconds=60):
     """`time_compiled` of a process that runs this code."""
-    return fastest.time_compiled({}, limit_seconds, command=(sys.executable, "-c", code))
+    return fastest.time_compiled(OPTIONS, torch.float32, PLAIN, limit_seconds, command=(sys.executable, "-c", code))
 
 
 def test_the_compiled_speed_comes_from_a_process_of_its_own():
     timing = timed(1.5, step_ms=(2.0,))
-    lines = "noise", fastest.COMPILED, json.dumps({"answer": {"timing": asdict(timing), "kernel_bytes": 5}})
+    lines = "noise", fastest.COMPILED, json.dumps({"answer": {"value": {"timing": asdict(timing), "kernel_bytes": 5}}})
     expected = fastest.CompiledTiming(timing.first_step_seconds, timing.windows, kernel_bytes=5)
     assert answer_of("".join(f"print({line!r}); " for line in lines)) == (expected, None)
 
@@ -664,13 +657,13 @@ def test_once_it_is_compiled_its_time_is_not_limited_any_more(monkeypatch):
         def lines():
             yield f"{fastest.COMPILED}\n"
             assert cancelled
-            yield json.dumps({"answer": {"timing": asdict(timed(1.5))}})
+            yield json.dumps({"answer": {"value": {"timing": asdict(timed(1.5)), "kernel_bytes": None}}})
 
         process, timer = SimpleNamespace(wait=lambda: 0), SimpleNamespace(cancel=lambda: cancelled.append(True))
         yield SimpleNamespace(process=process, lines=lines(), timer=timer)
 
     monkeypatch.setattr(isolated, "isolated_process", isolated_process)
-    timing, why_not = fastest.time_compiled({}, 60)
+    timing, why_not = fastest.time_compiled(OPTIONS, torch.float32, PLAIN, 60)
     assert (timing.samples_per_second, timing.kernel_bytes, why_not) == (timed(1.5).samples_per_second, None, None)
 
 
@@ -707,19 +700,12 @@ def test_a_compiler_s_error_is_reported_without_advice_for_a_step():
     assert fastest.not_compiled(KeyError("odd")) == "torch.compile failed: KeyError: 'odd'"
 
 
-SETTINGS = {
-    "device": "cpu", "model": "resnet18", "image_size": 48, "precision": "float32", "seed": 0, "quick": True,
-    "program": asdict(replace(PLAIN, compiled=True)),
-}  # fmt: skip
-
-
-def test_the_process_prints_when_it_has_compiled_and_then_its_timing(monkeypatch, capsys):
+def test_the_process_prints_when_it_has_compiled_and_then_has_its_timing(monkeypatch, capsys):
     monkeypatch.setattr(fastest, "classifier", lambda *_: SmallNet())
+    monkeypatch.setattr(fastest, "count_kernel_bytes", lambda: None)
     monkeypatch.setattr(torch, "compile", lambda model, **_: model)
-    fastest.compile_and_time(**SETTINGS)
-    first, last = capsys.readouterr().out.splitlines()
-    assert first == fastest.COMPILED
-    answer = json.loads(last)["answer"]
+    answer = fastest.compile_and_time(OPTIONS, "float32", asdict(replace(PLAIN, compiled=True)))
+    assert capsys.readouterr().out.split() == [fastest.COMPILED]
     windows = answer["timing"]["windows"]
     assert "kernel_bytes" in answer
     assert len(windows) == QUICK.windows
@@ -752,14 +738,15 @@ def test_inductor_is_asked_for_its_count_of_bytes_and_logs_nothing(monkeypatch):
     assert fastest.kernel_bytes() is None
 
 
-def test_the_process_prints_why_it_could_not_compile(monkeypatch, capsys):
+def test_the_process_says_why_it_could_not_compile(monkeypatch):
     def compile_nothing(model, **_):
         raise RuntimeError("torch.compile is not supported on Python 3.99")
 
     monkeypatch.setattr(fastest, "classifier", lambda *_: SmallNet())
+    monkeypatch.setattr(fastest, "count_kernel_bytes", lambda: None)
     monkeypatch.setattr(torch, "compile", compile_nothing)
-    fastest.compile_and_time(**SETTINGS)
-    assert "not supported" in json.loads(capsys.readouterr().out)["answer"]["error"]
+    with pytest.raises(InputError, match="not supported"):
+        fastest.compile_and_time(OPTIONS, "float32", asdict(PLAIN))
 
 
 def test_the_train_step_normalises_and_resizes_as_the_steps_do():
@@ -883,92 +870,67 @@ def test_groups_join_what_was_counted_with_what_was_timed():
         (None, None): 5.0,
     }
     matrix, elementwise = roofline.groups(counter, times)
-    assert matrix == Group("matrix product", 3, 1000, 100, 10, 3.0)
-    assert elementwise == Group("elementwise", 1, None, 30, 3, 1.0)
-    assert elementwise.work == 3
+    assert list(matrix.values()) == ["matrix product", 3, 1000, 100, 10, 3.0]
+    assert list(elementwise.values()) == ["elementwise", 1, None, 30, 3, 1.0]
+    assert limit_study.work(elementwise) == 3
     left = roofline.without_formula(counter, times)
-    assert left == WithoutFormula([Uncounted("aten::add_", 1)], calls_share=0.25, time_share=0.25)
+    assert left == {"operators": [{"name": "aten::add_", "calls": 1}], "calls_share": 0.25, "time_share": 0.25}
 
 
 def test_a_group_s_share_of_its_roof_is_that_of_the_lower_roof():
-    limit = make_limit()  # 1e9 FLOP/s, 1e8 bytes/s: the ridge is at 10 FLOPs per byte
-    assert limit.roof_at(100) == 1e9
-    assert limit.roof_at(1) == 1e8
-    assert limit.share_of_roof(Group("convolution", 1, 10**8, 10**6, 0, 200.0)) == pytest.approx(0.5)
-    assert limit.share_of_roof(Group("batch norm", 1, None, 10**7, 123, 200.0)) == pytest.approx(0.5)  # bytes/s
-    assert limit.share_of_roof(Group("batch norm", 1, None, 10**7, 123, 0.0)) is None
+    measured = make_limit().measured  # 1e9 FLOP/s, 1e8 bytes/s: the ridge is at 10 FLOPs per byte
+
+    def share(flops, moved, ms):
+        return share_of_roof(measured, {"flops": flops, "bytes": moved, "elements": 123, "traced_ms": ms})
+
+    assert share(10**8, 10**6, 200.0) == pytest.approx(0.5)
+    assert share(10**7, 10**7, 200.0) == pytest.approx(0.5)  # below the ridge
+    assert share(None, 10**7, 200.0) == pytest.approx(0.5)  # bytes/s
+    assert share(None, 10**7, 0.0) is None
 
 
 def test_the_figure_shows_the_measured_roofs_the_groups_and_the_step(tmp_path):
     save(limit_study.figure(make_limit()), tmp_path / "roof.svg")
-    save(limit_study.figure(make_limit()), tmp_path / "roof.png")
     text = (tmp_path / "roof.svg").read_text()
-    assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert "measured roofs: 100 MB/s, 1 GFLOP/s" in text
     assert "convolution, 71% of the time" in text  # 15 of 21 ms
     for label in ("the whole step, timed:", "uncompiled, contiguous, batch 4", "the whole step, timed **:"):
         assert label in text
     assert "compiled, channels last, cudnn.benchmark, batch 4" in text
-    assert (tmp_path / "roof.png").read_bytes().startswith(b"\x89PNG")
-    for name in ("roof.html", "not there/roof.svg"):
-        with pytest.raises(InputError):
-            save(limit_study.figure(make_limit()), tmp_path / name)
 
 
 # The record
 
 
-def test_the_tab_reads_of_a_limit_what_a_ladder_s_shares_need(tmp_path):
-    known = make_limit(flops_per_image=10**6, step_bytes=[StepBytes("bfloat16", 1.0, 3e5)])
+def test_compare_and_the_tab_read_of_a_limit_what_a_ladder_s_shares_need(tmp_path):
+    known = make_limit(flops_per_image=10**6, step_bytes=[asdict(StepBytes("bfloat16", 1.0, 3e5))])
     assert roofs.read(tmp_path) is None
-    study.write(tmp_path / FILE, known)
-    run = make_result(precision="bfloat16")
-    assert roofs.read(tmp_path).shares(run) == known.shares(run)
-    assert None not in known.shares(run).values()
-    (tmp_path / FILE).write_text(json.dumps(asdict(known) | {"step_bytes": [{"precision": "bfloat16"}]}))
+    results.write(tmp_path / FILE, known)
+    assert roofs.read(tmp_path) == of_study(known)
+    assert None not in of_study(known).shares(make_result(precision="bfloat16")).values()
+
+
+PEAK = {"what": "8 x 8", "median": 1.0, "windows": [1.0]}
+BROKEN = [
+    {"speeds": []}, {"peak_flops": []}, {"peak_bytes": [PEAK | {"windows": []}]},
+    {"peak_bytes": [PEAK | {"median": 0}]},
+    {"peak_flops": [PEAK | {"windows": [0.0]}]}, {"step_bytes": [{"precision": "bfloat16"}]}, {"flops_per_image": 0},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("changes", BROKEN)
+def test_a_broken_limit_is_refused_in_a_line(tmp_path, changes):
+    known = make_limit()
+    results.write(tmp_path / FILE, replace(known, measured=known.measured | changes))
     with pytest.raises(InputError, match=r"limit\.json is broken"):
         roofs.read(tmp_path)
-
-
-def test_a_file_without_cuda_graphs_reads_as_well(tmp_path):
-    value = asdict(make_limit())
-    for speed in value["speeds"]:
-        del speed["cuda_graphs"]
-    (tmp_path / FILE).write_text(json.dumps(value))
-    assert read(tmp_path) == make_limit()
-    assert [speed.cuda_graphs for speed in make_limit().speeds] == [None, None]
-
-
-BROKEN = {
-    "torn": "torn",
-    "schema": json.dumps({"schema": 5}),
-    "no speeds": json.dumps(asdict(make_limit(speeds=[]))),
-    "no peaks": json.dumps(asdict(make_limit(peak_flops=[]))),
-    "no windows": json.dumps(asdict(make_limit(peak_bytes=[Peak("1 MiB copied", 1.0, [])]))),
-    "a window of 0": json.dumps(asdict(make_limit(peak_bytes=[Peak("1 MiB copied", 1.0, [0.0])]))),
-    "a negative peak": json.dumps(asdict(make_limit(peak_flops=[Peak("8 x 8", -1.0, [1.0])]))),
-    "no FLOPs": json.dumps(asdict(make_limit(flops_per_step=0))),
-    "no bytes": json.dumps(asdict(make_limit(bytes_per_step=0))),
-    "no FLOPs of an image": json.dumps(asdict(make_limit(forward_flops_per_image=0))),
-    "no batch": json.dumps(asdict(make_limit(speeds=[replace(make_limit().speeds[0], batch_size=0)]))),
-    "nothing uncompiled": json.dumps(asdict(make_limit(speeds=make_limit().speeds[1:]))),
-}
-
-
-@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_a_broken_result_is_refused_in_a_line(tmp_path, content):
-    (tmp_path / FILE).write_text(content)
-    with pytest.raises(InputError, match=r"limit\.json (is broken|has schema)"):
-        read(tmp_path)
 
 
 # The command
 
 
-def shown(show, result, width=140):
-    console = Console(width=width, highlight=False, record=True, file=io.StringIO())
-    show(result, console)
-    return console.export_text()
+def read(folder):
+    return results.read(folder / FILE)
 
 
 @pytest.fixture
@@ -986,29 +948,28 @@ def ended(*words):
     return end.value.code
 
 
-def test_the_command_prints_json_alone_and_writes_the_same(small, tmp_path, capsys):
-    assert ended("--logdir", tmp_path, "--json", "--plot", tmp_path / "roof.svg") == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == json.loads((tmp_path / FILE).read_text())
-    assert sorted(path.name for path in tmp_path.iterdir()) == [FILE, "roof.svg"]
-    limit = read(tmp_path)
-    assert (limit.schema, limit.batch_size, limit.setup.image_size, limit.precision) == (4, 4, 48, "float32")
-    assert (limit.quick, limit.setup.data, limit.seed) == (True, None, 0)
-    assert limit.notes[0] == "autocast is off: --precision fp32"
-    assert [speed.kind for speed in limit.speeds] == ["uncompiled, contiguous"]
-    assert (limit.speeds[0].cudnn_benchmark, limit.speeds[0].cuda_graphs) == (None, None)
-    assert limit.not_compiled == "no compiler here"
-    assert len(limit.fastest.samples_per_second.windows) == 5
-    assert limit.forward_flops_per_image * 4 < limit.flops_per_step < limit.forward_flops_per_image * 4 * 3
-    assert sum(group.flops or 0 for group in limit.groups) == limit.flops_per_step
-    assert sum(group.bytes for group in limit.groups) == limit.bytes_per_step
-    assert 0 < limit.without_formula.calls_share < 1
-    assert 0 < limit.without_formula.time_share < 1
-    [least] = limit.step_bytes
-    assert (least.precision, limit.flops_per_image) == ("float32", limit.flops_per_step / 4)
-    assert least.fixed + 4 * least.per_image < limit.bytes_per_step
-    assert limit.uncompiled.share_of_memory_roof < limit.uncompiled.bytes_per_second / limit.bytes_roof
-    assert all(group.traced_ms > 0 for group in limit.groups)  # each operator that was counted is found in the trace
+def test_what_is_counted_and_timed_belongs_together(small, tmp_path):
+    assert ended("--logdir", tmp_path) == 0
+    result = read(tmp_path)
+    measured, known = result.measured, roofs.read(tmp_path)
+    assert (known.batch_size, result.setup.image_size, result.precision) == (4, 48, "float32")
+    assert (result.quick, result.setup.data, result.seed) == (True, None, 0)
+    assert result.notes[0] == "autocast is off: --precision fp32"
+    assert "not compiled: no compiler here" in result.notes
+    [speed] = measured["speeds"]
+    assert speed["kind"] == "uncompiled, contiguous"
+    assert (speed["cudnn_benchmark"], speed["cuda_graphs"]) == (None, None)
+    assert len(speed["samples_per_second"]["windows"]) == 5
+    forward = measured["forward_flops_per_image"] * 4
+    assert forward < measured["flops_per_step"] < forward * 3
+    assert sum(group["flops"] or 0 for group in measured["groups"]) == measured["flops_per_step"]
+    assert sum(group["bytes"] for group in measured["groups"]) == measured["bytes_per_step"]
+    assert 0 < measured["without_formula"]["calls_share"] < 1
+    assert 0 < measured["without_formula"]["time_share"] < 1
+    assert known.flops_per_image == measured["flops_per_step"] / 4
+    assert known.least_bytes(4, "float32") < measured["bytes_per_step"]
+    assert speed["share_of_memory_roof"] < speed["bytes_per_second"] / known.bytes_roof
+    assert all(group["traced_ms"] > 0 for group in measured["groups"])  # each that was counted is found in the trace
 
 
 def test_a_profiler_that_fails_costs_the_times_of_operators_and_nothing_else(small, tmp_path, monkeypatch):
@@ -1017,81 +978,55 @@ def test_a_profiler_that_fails_costs_the_times_of_operators_and_nothing_else(sma
 
     monkeypatch.setattr(Uncompiled, "operator_ms", operator_ms)
     assert ended("--logdir", tmp_path) == 0
-    limit = read(tmp_path)
-    assert "operators are not timed: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES in (module)" in limit.notes
-    assert (limit.groups, limit.without_formula.time_share) == ([], None)
-    assert limit.speeds
+    result = read(tmp_path)
+    assert "operators are not timed: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES in (module)" in result.notes
+    assert (result.measured["groups"], result.measured["without_formula"]["time_share"]) == ([], None)
+    assert result.tables["operators"] == []
+    assert result.tables["programs"]
 
 
 def test_bf16_is_measured_where_it_is_asked_for(small, tmp_path):
     """On any CPU: without the hardware it is emulated, which a small model survives."""
     assert ended("--logdir", tmp_path, "--precision", "bf16") == 0
-    limit = read(tmp_path)
-    assert limit.precision == "bfloat16"
-    assert [one.precision for one in limit.step_bytes] == ["float32", "bfloat16"]
-    assert all("bfloat16" in peak.what for peak in limit.peak_flops)
+    result = read(tmp_path)
+    assert result.precision == "bfloat16"
+    assert [one["precision"] for one in result.measured["step_bytes"]] == ["float32", "bfloat16"]
+    assert all("bfloat16" in peak["what"] for peak in result.measured["peak_flops"])
 
 
 def test_the_compiled_speed_stands_beside_the_others_in_the_precision_in_use(small, tmp_path, monkeypatch):
     asked = []
 
-    def time_compiled(settings, limit_seconds):
-        asked.append((settings, limit_seconds))
+    def time_compiled(*settings):
+        asked.append(settings)
         return timed(1e9), None
 
     monkeypatch.setattr(fastest, "time_compiled", time_compiled)
     assert ended("--logdir", tmp_path) == 0
-    settings, limit_seconds = asked[0]
-    assert settings | {"model": "resnet18"} == SETTINGS
+    [(options, precision, program, limit_seconds)] = asked
+    assert (options.image_size, precision, program.compiled) == (48, torch.float32, True)
     assert limit_seconds == fastest.CPU_COMPILE_LIMIT
-    limit = read(tmp_path)
-    assert (limit.not_compiled, limit.fastest.kind) == (None, "compiled, contiguous")
-    assert limit.fastest.bytes_per_second is None
-    assert limit.uncompiled == limit.speeds[0]
+    result = read(tmp_path)
+    assert roofs.read(tmp_path).fastest.kind == "compiled, contiguous"
+    assert limit_study.fastest(result.measured)["bytes_per_second"] is None
+    assert limit_study.uncompiled(result.measured) == result.measured["speeds"][0]
 
 
-def test_the_tables_explain_what_they_show(small, tmp_path, capsys):
-    assert ended("--logdir", tmp_path) == 0
-    text = capsys.readouterr().out
-    for words in ("measured peak, computing", "x forward", "bytes it must move at least", "over the measured peak",
-                  "Not compiled: no compiler here", "2 x multiply-adds",
-                  "no formula", "The limit is", "smoke run"):  # fmt: skip
-        assert words.lower() in text.lower()
-
-
-def test_the_fastest_speed_is_the_limit_and_fits_a_narrow_terminal():
-    text = shown(limit_study.show, make_limit(), width=80)
-    assert "The limit is 400.0 images/s (compiled, channels last, cudnn.benchmark" in text
-    assert max(map(len, text.splitlines())) <= 80
-    assert "…" not in text
-
-
-def speed_of(*windows, **changes):
-    values = dict(
-        batch_size=4, layout=CONTIGUOUS, cudnn_benchmark=None, compiled=False,
-        samples_per_second=record.Throughput(sorted(windows)[len(windows) // 2], list(windows)),
-        step_ms=record.StepTime(1, 1, 1), flops_per_second=1, mfu=0.1, bytes_per_second=5e7,
-    )  # fmt: skip
-    return TrainingSpeed(**(values | changes))
-
-
-def test_a_program_that_may_be_as_fast_as_the_limit_is_marked():
-    speeds = [speed_of(49.0, 50.0, 51.0), speed_of(95.0, 99.0, 104.0), speed_of(96.0, 100.0, 103.0)]
-    table = shown(lambda limit, to: to.print(limit_study.speeds_table(limit)), make_limit(speeds=speeds))
-    slow, close, fastest = (line.split() for line in table.splitlines()[1:4])
-    assert slow[4].startswith("0.50x")
-    assert close[4].startswith("~0.99x")
-    assert fastest[4] == "1.00x"
+def test_the_fastest_speed_is_the_limit_and_others_are_compared_with_it():
+    known = make_limit()
+    slow, best = known.tables["programs"]
+    assert results.interval(slow["vs the limit"]).ratio == pytest.approx(0.5)
+    assert (best["vs the limit"], best["images/s"]) == (None, 400.0)
+    [sentence] = known.conclusions["programs"]
+    assert sentence.startswith("The limit is 400.0 images/s (compiled, channels last, cudnn.benchmark, batch 4)")
 
 
 def test_a_low_mfu_is_explained_where_memory_limits_the_step():
-    limit = make_limit(flops_per_step=2 * 10**6)  # 2 FLOPs per byte; the peaks balance at 10
-    text = limit_study.memory_bound(limit)
+    text = " ".join(limit_study.memory_bound(make_limit(flops_per_step=2 * 10**6).measured))  # the peaks balance at 10
     assert "at 2 FLOPs per byte" in text
     assert "at most 20%" in text
     assert "at 50% of the measured peak bytes/s" in text
-    assert limit_study.memory_bound(make_limit(flops_per_step=10**7)) is None
-    assert "Memory-bound" in shown(limit_study.show, limit)
+    assert limit_study.memory_bound(make_limit(flops_per_step=10**7).measured) == []
 
 
 def test_an_amount_has_the_prefix_that_it_is_rounded_to():
@@ -1101,24 +1036,14 @@ def test_an_amount_has_the_prefix_that_it_is_rounded_to():
 def test_a_batch_that_does_not_fit_is_reported_and_the_rest_goes_on(small, room_for_two, tmp_path, capsys):
     assert ended("--logdir", tmp_path) == 0
     assert "out of memory with batch size 4: measured with batch 2" in capsys.readouterr().out.lower()
-    limit = read(tmp_path)
-    assert (limit.batch_size, limit.step_bytes, limit.uncompiled.share_of_memory_roof) == (2, [], None)
-    assert any("least bytes of a step are not counted" in note for note in limit.notes)
+    result = read(tmp_path)
+    assert (result.measured["speeds"][0]["batch_size"], result.measured["step_bytes"]) == (2, [])
+    assert any("least bytes of a step are not counted" in note for note in result.notes)
 
 
-@pytest.mark.parametrize(
-    "words, message",
-    [
-        (["--download"], "--input only"),
-    ],
-)
-def test_bad_input_is_one_line(tmp_path, monkeypatch, capsys, words, message):
-    monkeypatch.chdir(tmp_path)
-    assert ended("--logdir", tmp_path, *words) == 2
-    lines = capsys.readouterr().err.strip().splitlines()
-    assert len(lines) == 1
-    assert message in lines[0]
-    assert not (tmp_path / FILE).exists()
+def test_a_download_is_for_the_input_only(tmp_path, capsys):
+    assert ended("--logdir", tmp_path, "--download") == 2
+    assert "--input only" in capsys.readouterr().err
 
 
 def test_a_gpu_is_chosen_before_anything_runs_on_it(tmp_path, monkeypatch):
@@ -1138,7 +1063,13 @@ def test_a_gpu_is_chosen_before_anything_runs_on_it(tmp_path, monkeypatch):
 
 def ladder_text(limit, **changes):
     ladders = rounds.ladders([make_result(), make_result("01_amp", windows=(200.0,) * 5)])
-    return shown(lambda ladders, to: print_ladders(ladders, to, limit=limit), ladders, **changes)
+    return printed_ladders(ladders, limit and of_study(limit), **changes)
+
+
+def printed_ladders(ladders, known, width=140):
+    console = Console(width=width, highlight=False, record=True, file=io.StringIO())
+    ladder.print_ladders(ladders, console, limit=known)
+    return console.export_text()
 
 
 def test_compare_shows_each_step_s_share_of_the_limit():
@@ -1149,25 +1080,25 @@ def test_compare_shows_each_step_s_share_of_the_limit():
     assert "% of limit" in text.replace("\n", " ")
 
 
-@pytest.mark.parametrize(("device_type", "share"), [("cuda", 0.25), ("cpu", 0.5)])
-def test_two_gpus_have_two_limits_and_two_processes_on_a_cpu_share_one(device_type, share):
+@pytest.mark.parametrize(("cores", "share"), [(None, 0.25), (2, 0.5)])
+def test_two_gpus_have_two_limits_and_two_processes_on_a_cpu_share_one(cores, share):
     result = make_result(windows=(200.0,) * 5)
-    limit = make_limit(device_type=device_type)
+    limit = of_study(make_limit(cores=cores))
     assert limit.share_of_limit(result) == 0.5  # of 400 images/s
     assert limit.share_of_limit(replace(result, world_size=2)) == share
 
 
 def test_compare_shows_each_step_s_share_of_both_measured_peaks():
-    known = make_limit(flops_per_image=10**6, step_bytes=[StepBytes("bfloat16", 0.0, 3e5)], precision="bfloat16")
+    known = of_study(make_limit(flops_per_image=10**6, step_bytes=[asdict(StepBytes("bfloat16", 0.0, 3e5))]))
     ladders = rounds.ladders([make_result(), make_result("01_amp", windows=(200.0,) * 5, precision="bfloat16")])
-    text = shown(lambda ladders, to: print_ladders(ladders, to, limit=known), ladders, 300)
+    text = printed_ladders(ladders, known, 300)
     rows = [line.split() for line in text.splitlines() if line.startswith("0")]
     assert {"60.0%", "20.0%"} <= {*rows[1]}  # of 1e8 B/s and of 1e9 FLOP/s
     assert rows[0].count("-") == 2
     for words in ("% of arithmetic", "% of memory", "as a share of the measured peaks"):
         assert words in text
     assert "memory roof" not in ladder_text(make_limit())  # what an earlier version measured
-    json_rows = comparison(ladders, known)["rows"]
+    json_rows = ladder.comparison(ladders, known)["rows"]
     assert [row["share_of_memory_roof"] for row in json_rows] == [None, pytest.approx(0.6)]
     assert [row["share_of_arithmetic_peak"] for row in json_rows] == [None, pytest.approx(0.2)]
 
@@ -1194,16 +1125,16 @@ def test_a_broken_limit_is_skipped_and_a_limit_s_shares_are_null_without_it(tmp_
         assert end.value.code == 0
         return capsys.readouterr()
 
-    before = printed("--json").out
+    before, known = printed("--json").out, make_limit()
+    without_speeds = known.as_json() | {"measured": known.measured | {"speeds": []}}
     assert json.loads(before)["rows"][0]["share_of_memory_roof"] is None
-    for content in ("torn", '{"schema": 1}', json.dumps(asdict(make_limit(speeds=[])))):
+    for content in ("torn", '{"schema": 1}', json.dumps(without_speeds)):
         (tmp_path / FILE).write_text(content)
         output = printed()
         assert "skipped: " in output.err
         assert "of limit" not in output.out
         assert printed("--json").out == before
-    known = make_limit(step_bytes=[StepBytes("float32", 0.0, 1e5)])
-    (tmp_path / FILE).write_text(json.dumps(asdict(known)))
+    results.write(tmp_path / FILE, make_limit(step_bytes=[asdict(StepBytes("float32", 0.0, 1e5))]))
     assert "% of limit: " in printed().out
     [row] = json.loads(printed("--json").out)["rows"]
     assert row["share_of_memory_roof"] == pytest.approx(0.102)  # 102 images/s, 1e5 bytes each, of 1e8 bytes/s

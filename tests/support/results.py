@@ -61,31 +61,64 @@ def in_rounds(logdir, step, kept, **changes):
 
 def ladder_of(logdir, *results):
     """The one ladder of results, by the rounds that their folders keep."""
-    [ladder] = rounds.ladders(results, rounds.recorded_rounds(logdir, results))
+    kept = {result.step: rounds.rounds_in(record.run_files(Path(logdir) / result.step)) for result in results}
+    [ladder] = rounds.ladders(results, kept)
     return ladder
 
 
 def make_limit(**changes):
-    """A `Limit` made by hand, of the setup that `make_result` has. changes: of its fields, or of its setup's."""
-    from studies.limit import Group, Limit, TrainingSpeed, Uncounted, WithoutFormula
-    from walkthrough.compare.roofs import Peak
+    """The study `limit` made by hand, of the setup that `make_result` has; on a GPU if it has no `cores`.
 
+    changes: of its precision, its setup's fields, or what it measured.
+    """
     result = make_result()
     setup = replace(result.setup, data=None)
     setup = replace(setup, **{name: changes.pop(name) for name in vars(setup) if name in changes})
-    values = dict(
-        schema=4, setup=setup, device_type="cuda", precision="bfloat16", seed=0, quick=False,
-        forward_flops_per_image=10**6, flops_per_step=12 * 10**6, bytes_per_step=10**6,
-        peak_flops=[Peak("8 x 8", 1e9, [1e9])], peak_bytes=[Peak("1 MiB copied", 1e8, [1e8])],
-        speeds=[
-            TrainingSpeed(4, "contiguous", False, False, record.Throughput(200.0, [190.0, 200.0, 210.0]),
-                          record.StepTime(20.0, 19.0, 21.0), 6e8, 0.6, 5e7),
-            TrainingSpeed(4, "channels last", True, True, record.Throughput(400.0, [400.0]),
-                          record.StepTime(10.0, 9.0, 11.0), 1.2e9, 1.2, None),
+    precision = changes.pop("precision", "bfloat16")
+
+    def speed(kind, windows, step_ms, flops, moved):
+        return {
+            "kind": kind, "batch_size": 4, "layout": kind.split(", ")[1], "cudnn_benchmark": "cudnn" in kind,
+            "compiled": kind.startswith("compiled"), "cuda_graphs": None,
+            "samples_per_second": {"median": windows[len(windows) // 2], "windows": windows},
+            "step_ms": {"median": step_ms, "p10": step_ms - 1, "p90": step_ms + 1}, "flops_per_second": flops,
+            "mfu": flops / 1e9, "bytes_per_second": moved, "share_of_memory_roof": None,
+        }  # fmt: skip
+
+    def group(name, calls, flops, moved, elements, ms):
+        return {"name": name, "calls": calls, "flops": flops, "bytes": moved, "elements": elements, "traced_ms": ms}
+
+    measured = {
+        "peak_flops": [{"what": "8 x 8", "median": 1e9, "windows": [1e9]}],
+        "peak_bytes": [{"what": "1 MiB copied", "median": 1e8, "windows": [1e8]}],
+        "flops_per_image": None, "step_bytes": [],
+        "forward_flops_per_image": 10**6, "flops_per_step": 12 * 10**6, "bytes_per_step": 10**6,
+        "speeds": [
+            speed("uncompiled, contiguous", [190.0, 200.0, 210.0], 20.0, 6e8, 5e7),
+            speed("compiled, channels last, cudnn.benchmark", [400.0], 10.0, 1.2e9, None),
         ],
-        not_compiled=None,
-        groups=[Group("convolution", 3, 10**7, 10**6, 0, 15.0), Group("elementwise", 5, None, 10**5, 10**4, 5.0)],
-        outside_ms=1.0, without_formula=WithoutFormula([Uncounted("aten::add_", 5)], 0.6, 0.25), notes=[],
-        environment=result.environment, started=result.started,
-    )  # fmt: skip
-    return Limit(**(values | changes))
+        "not_compiled": None, "outside_ms": 1.0,
+        "groups": [
+            group("convolution", 3, 10**7, 10**6, 0, 15.0), group("elementwise", 5, None, 10**5, 10**4, 5.0),
+        ],
+        "without_formula": {
+            "operators": [{"name": "aten::add_", "calls": 5}], "calls_share": 0.6, "time_share": 0.25,
+        },
+    } | changes  # fmt: skip
+    return study_of("limit", measured, setup=setup, precision=precision)
+
+
+def study_of(name, measured, setup, **changes):
+    """A study with what it measured by hand, and what follows from that."""
+    from importlib import import_module
+
+    from walkthrough.compare.study import Study, as_json
+
+    module, result = import_module(f"studies.{name}"), make_result()
+    values = {
+        "name": name, "device": setup.device, "setup": setup, "seed": 0, "environment": result.environment,
+        "started": result.started, "measured": measured, "claims": [],
+        "tables": {key: [as_json(row) for row in rows] for key, rows in module.tables(measured).items()},
+        "conclusions": module.conclusions(measured),
+    }  # fmt: skip
+    return Study(**(values | changes))

@@ -16,7 +16,6 @@ from support.board import PROFILER, WALKTHROUGH, distributed_traces, fill, tenso
 from support.trace_builder import two_steps
 
 from walkthrough.compare import roofs
-from walkthrough.compare.roofs import StepBytes
 from walkthrough.compare.rounds import ladders
 from walkthrough.results import result
 from walkthrough.tensorboard import plugin
@@ -39,6 +38,24 @@ def logdir(tmp_path_factory):
 def board(logdir, tmp_path_factory):
     with tensorboard(logdir, cache=tmp_path_factory.mktemp("cache")) as board:
         yield board
+
+
+@pytest.fixture
+def new_run(board, logdir):
+    """new_run(name): the folder of a new run, which is gone after the test."""
+    names = []
+
+    def make(name):
+        names.append(name)
+        (logdir / name).mkdir()
+        return logdir / name
+
+    yield make
+    for name in names:
+        shutil.rmtree(logdir / name)
+    gone = lambda shown: not set(names) & set(shown)  # noqa: E731
+    board.until(lambda: gone(board.runs_loaded()), "the end in the profiler's tab")
+    board.until(lambda: gone(run["key"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]), "the end in ours")
 
 
 def test_both_tabs_are_there(board):
@@ -136,16 +153,16 @@ def test_a_row_has_its_shares_of_the_peaks_that_limit_measured_and_null_without_
     base = result.read_result(folder / "00_baseline" / "result.json")
     setup = {name: getattr(base.setup, name) for name in ("device", "cores", "model", "image_size")}
     known = make_limit(
-        **setup, device_type=base.device_type, precision=base.precision, flops_per_image=1_000,
-        step_bytes=[StepBytes(base.precision, 0.0, 100.0)],
+        **setup, precision=base.precision, flops_per_image=1_000,
+        step_bytes=[asdict(roofs.StepBytes(base.precision, 0.0, 100.0))],
     )  # fmt: skip
     nothing, path = [[None, None]] * 2, folder / roofs.FILE
     assert shares() == nothing
     try:
-        result.write_json(path, asdict(known))
-        assert shares()[0] == list(known.shares(base).values())
+        result.write_json(path, known.as_json())
+        assert shares()[0] == list(roofs.of_study(known).shares(base).values())
         assert None not in shares()[0]
-        result.write_json(path, asdict(known) | {"setup": asdict(known.setup) | {"model": "another"}})
+        result.write_json(path, known.as_json() | {"setup": asdict(known.setup) | {"model": "another"}})
         assert shares() == nothing
         path.write_text("torn")
         assert shares() == nothing
@@ -216,32 +233,22 @@ def test_a_trace_can_be_downloaded_as_it_lies_there(board, logdir):
 
 
 @pytest.mark.parametrize(
-    ("route", "status"),
+    "route",
     [
-        ("digest", 404),
-        ("trace?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),
-        ("ratio?before=gpu&after=nowhere", 404),
-        ("digest?run=nowhere", 404),
-        ("digest?run=../../../../etc", 404),
-        ("digest?run=gpu&trace=../gpu/w.pt.trace.json.gz", 404),
-        ("digest?run=gpu&trace=/etc/passwd", 404),
-        ("lanes?run=%00", 404),
-        ("lanes?run=gpu&first=-1", 404),
-        ("lanes?run=gpu&last=all", 404),
-        ("lanes?run=gpu&first=2&last=1", 404),
-        ("lanes?run=gpu&first=99999999999999999999", 404),
-        ("event?run=gpu&name=k&pid=1&at=1&duration=1", 404),
-        ("event?run=gpu&name=k&pid=1&tid=1&at=nan&duration=1", 404),
-        ("event?run=gpu&name=k&pid=1&tid=1&at=1&duration=long", 404),
-        ("event?run=nowhere&name=k&pid=1&tid=1&at=1&duration=1", 404),
-        ("ranks?run=../gpu", 404),
-        ("nothing", 404),
-        ("../../../etc/passwd", 404),
+        *("digest", "digest?run=nowhere", "digest?run=../../../../etc", "digest?run=gpu&trace=/etc/passwd"),
+        *("digest?run=gpu&trace=../gpu/w.pt.trace.json.gz", "trace?run=gpu&trace=../gpu/w.pt.trace.json.gz"),
+        *("lanes?run=%00", "lanes?run=gpu&first=-1", "lanes?run=gpu&last=all", "lanes?run=gpu&first=2&last=1"),
+        *("lanes?run=gpu&first=99999999999999999999", "ratio?before=gpu&after=nowhere", "ranks?run=../gpu"),
+        "event?run=gpu&name=k&pid=1&at=1&duration=1",
+        "event?run=gpu&name=k&pid=1&tid=1&at=nan&duration=1",
+        "event?run=gpu&name=k&pid=1&tid=1&at=1&duration=long",
+        "event?run=nowhere&name=k&pid=1&tid=1&at=1&duration=1",
+        *("nothing", "../../../etc/passwd"),
     ],
 )
-def test_nothing_outside_the_log_folder_is_answered_and_no_traceback(board, route, status):
+def test_nothing_outside_the_log_folder_is_answered_and_no_traceback(board, route):
     code, _, body = board.get(f"{WALKTHROUGH}/{route}")
-    assert code == status
+    assert code == 404
     assert b"Traceback" not in body
     assert b"root:" not in body
 
@@ -269,22 +276,15 @@ def test_links_are_not_followed(board, logdir, tmp_path):
         (logdir / "linked").unlink()
 
 
-def test_the_profiler_sends_no_trace_that_has_become_a_link_or_is_gone(board, logdir, tmp_path):
-    path = logdir / "zz_link" / "w.pt.trace.json"
-    secret = two_steps().write(tmp_path / "secret.pt.trace.json")
-    path.parent.mkdir()
-    two_steps().write(path)
+def test_the_profiler_sends_no_trace_that_has_become_a_link_or_is_gone(board, new_run, tmp_path):
+    path, secret = (two_steps().write(folder / "w.pt.trace.json") for folder in (new_run("zz_link"), tmp_path))
     address = f"{PROFILER}/trace?run=zz_link&worker=w&span=default"
-    try:
-        board.until(lambda: "zz_link" in board.runs_loaded(), "the run")
-        assert board.get(address)[0] == 200
-        path.unlink()
-        assert board.get(address)[0] == 404
-        path.symlink_to(secret)
-        assert board.get(address)[0] == 404
-    finally:
-        shutil.rmtree(path.parent)
-    board.until(lambda: "zz_link" not in board.runs_loaded(), "the end of the run")
+    board.until(lambda: "zz_link" in board.runs_loaded(), "the run")
+    assert board.get(address)[0] == 200
+    path.unlink()
+    assert board.get(address)[0] == 404
+    path.symlink_to(secret)
+    assert board.get(address)[0] == 404
 
 
 def test_posts_are_refused_and_json_is_not_sniffed(board):
@@ -322,40 +322,26 @@ def test_pages_forbid_scripts_of_others_and_fetch_nothing(board, page):
     assert b"cdnjs" not in body
 
 
-def test_a_new_run_appears_without_a_restart(board, logdir):
-    folder = logdir / "zz_new"
-    folder.mkdir()
-    two_steps().write(folder / "w.pt.trace.json")
-    try:
-        board.until(
-            lambda: "zz_new" in {run["name"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}, "the new run"
-        )
-        assert board.digest("zz_new")["steps"]["names"] == ["3", "4"]
-    finally:
-        (folder / "w.pt.trace.json").unlink()
-        folder.rmdir()
+def test_a_new_run_appears_without_a_restart(board, new_run):
+    two_steps().write(new_run("zz_new") / "w.pt.trace.json")
+    board.until(lambda: "zz_new" in {run["name"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}, "the new run")
+    assert board.digest("zz_new")["steps"]["names"] == ["3", "4"]
 
 
-def test_the_profiler_shows_a_trace_once_it_is_complete(board, logdir):
-    path = logdir / "zz_later" / "w.pt.trace.json"
-    path.parent.mkdir()
+def test_the_profiler_shows_a_trace_once_it_is_complete(board, new_run):
+    path = new_run("zz_later") / "w.pt.trace.json"
     whole = two_steps().write(path).read_bytes()
     path.write_bytes(whole[:-100])
 
     def failures():
         return [failure for failure in board.json(f"{PROFILER}/failures")["failures"] if failure["run"] == "zz_later"]
 
-    try:
-        (failure,) = board.until(failures, "the failure")
-        assert "cut off or damaged" in failure["reason"]
-        path.write_bytes(whole)
-        board.until(lambda: "zz_later" in board.runs_loaded(), "the complete trace")
-        assert board.json(f"{PROFILER}/views?run=zz_later") == ["Overview", "Operator", "Kernel", "Trace"]
-        assert failures() == []
-    finally:
-        path.unlink()
-        path.parent.rmdir()
-    board.until(lambda: "zz_later" not in board.runs_loaded(), "the end of the run")
+    (failure,) = board.until(failures, "the failure")
+    assert "cut off or damaged" in failure["reason"]
+    path.write_bytes(whole)
+    board.until(lambda: "zz_later" in board.runs_loaded(), "the complete trace")
+    assert board.json(f"{PROFILER}/views?run=zz_later") == ["Overview", "Operator", "Kernel", "Trace"]
+    assert failures() == []
 
 
 def test_answers_are_cached_and_nothing_is_written_next_to_the_traces(board, logdir):
@@ -370,15 +356,8 @@ def test_many_clients_get_the_same_answers(board):
     board.digest("gpu")
     board.tab_json("lanes", run="gpu")
     board.tab_json("ranks", run="distributed")
-    routes = [
-        "runs",
-        "ladders",
-        "ratio?before=gpu&after=cpu",
-        "digest?run=gpu",
-        "lanes?run=gpu",
-        "ranks?run=distributed",
-    ]
-    routes += ["page.html", "page.js"]
+    routes = ["runs", "ladders", "ratio?before=gpu&after=cpu", "digest?run=gpu", "lanes?run=gpu"]
+    routes += ["ranks?run=distributed", "page.html", "page.js"]
     answers, problems = {route: set() for route in routes}, []
 
     def ask(first):
@@ -414,50 +393,37 @@ def test_the_ranks_of_a_run_side_by_side(board):
     assert "the others wait 500.0 µs of a step (6%) for rank 0" in answer["advice"]
 
 
-def test_ranks_whose_traces_cannot_be_compared_are_named(board, logdir):
-    folder = logdir / "zz_ranks"
-    folder.mkdir()
-    try:
-        for rank, trace in enumerate(distributed_traces().values()):
-            trace.write(folder / f"rank{rank}.pt.trace.json")
-        (folder / "rank2.pt.trace.json").write_bytes(b"{")
-        two_steps().write(folder / "one.pt.trace.json")
-        board.until(lambda: "zz_ranks" in {run["key"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}, "it")
-        answer = board.tab_json("ranks", run="zz_ranks")
-        assert [row["rank"] for row in answer["ranks"]] == [0, 1]
-        assert sorted(problem.partition(" is left out")[0] for problem in answer["problems"]) == [
-            "one.pt.trace.json",
-            "rank2.pt.trace.json",
-        ]
-    finally:
-        shutil.rmtree(folder)
+def test_ranks_whose_traces_cannot_be_compared_are_named(board, new_run):
+    folder = new_run("zz_ranks")
+    for rank, trace in enumerate(distributed_traces().values()):
+        trace.write(folder / f"rank{rank}.pt.trace.json")
+    (folder / "rank2.pt.trace.json").write_bytes(b"{")
+    two_steps().write(folder / "one.pt.trace.json")
+    board.until(lambda: "zz_ranks" in {run["key"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}, "it")
+    answer = board.tab_json("ranks", run="zz_ranks")
+    assert [row["rank"] for row in answer["ranks"]] == [0, 1]
+    left_out = sorted(problem.partition(" is left out")[0] for problem in answer["problems"])
+    assert left_out == ["one.pt.trace.json", "rank2.pt.trace.json"]
     assert board.tab_json("ranks", run="gpu")["ranks"] == []
 
 
-def test_a_trace_is_read_again_once_it_has_changed(board, logdir):
-    folder = logdir / "zz_half"
-    folder.mkdir()
-    path = folder / "w.pt.trace.json"
+def test_a_trace_is_read_again_once_it_has_changed(board, new_run, tmp_path):
+    path = new_run("zz_half") / "w.pt.trace.json"
 
     def listed():
         return {run["key"]: run["versions"] for run in board.json(f"{WALKTHROUGH}/runs")["runs"]}.get("zz_half")
 
-    try:
-        path.write_text("{")
-        before = board.until(listed, "the run")
-        assert board.digest("zz_half")["state"] == "failed"
-        builder = two_steps()
-        whole = builder.write(folder / "later").read_bytes()
-        path.write_bytes(whole[: len(whole) * 3 // 4])
-        board.until(lambda: listed() != before, "another version")
-        assert "cut off" in board.digest("zz_half")["warnings"][0]
-        assert board.digest("zz_half")["warnings"][0].startswith("w.pt.trace.json")
-        path.write_bytes(whole)
-        digest = board.until(lambda: (found := board.digest("zz_half")) and not found["partial"] and found, "the whole")
-        assert digest["warnings"] == []
-    finally:
-        shutil.rmtree(folder)
-    board.until(lambda: listed() is None, "its end")
+    path.write_text("{")
+    before = board.until(listed, "the run")
+    assert board.digest("zz_half")["state"] == "failed"
+    whole = two_steps().write(tmp_path / "later").read_bytes()
+    path.write_bytes(whole[: len(whole) * 3 // 4])
+    board.until(lambda: listed() != before, "another version")
+    assert "cut off" in board.digest("zz_half")["warnings"][0]
+    assert board.digest("zz_half")["warnings"][0].startswith("w.pt.trace.json")
+    path.write_bytes(whole)
+    digest = board.until(lambda: (found := board.digest("zz_half")) and not found["partial"] and found, "the whole")
+    assert digest["warnings"] == []
 
 
 def test_several_log_folders(tmp_path):

@@ -13,13 +13,13 @@ from itertools import pairwise
 from pathlib import Path
 
 from tools.docs import figures, mysteries, others, screenshots, strips
-from tools.docs.page_tables import COMMANDS, TABLES, stored
+from tools.docs.page_tables import COMMANDS, TABLES, sentence_of, stored
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
 from walkthrough.compare.ladder import DEVICE, MODEL, PUBLISHED, page_table
 from walkthrough.compare.predictions import Prediction
-from walkthrough.compare.rounds import Ladder, half_spread
+from walkthrough.compare.rounds import Comparison, half_spread
 from walkthrough.compare.rounds import Row as LadderRow
 from walkthrough.compare.study import claim_rows
 from walkthrough.compare.table import Table, code, escaped, markdown_table
@@ -117,7 +117,7 @@ def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     if any(one.change for one, *_ in shown):
         first, last = shown[0][0], shown[-1][0]
         sources.append(
-            f"Predicted by `explain`'s replay of the same trace, not measured: {strips.ms(last.step_us)} after "
+            f"Predicted by `explain`'s replay, not measured: {strips.ms(last.step_us)} after "
             f"{strips.ms(first.step_us)}."
         )
     return (
@@ -412,7 +412,7 @@ def results(course: Course) -> str:
     return markdown_table(["machine", "model", speed, gained, ">times the baseline", ">rounds", "recorded"], rows)
 
 
-def _last_that_gained(ladder: Ladder) -> LadderRow:
+def _last_that_gained(ladder: Comparison) -> LadderRow:
     """The last step that is faster than the step before by more than the interval; without any, the last that acts."""
     gained = [row for row in ladder.rows if row.gain and row.gain.resolved and row.gain.ratio > 1]
     return (gained or ladder.acting)[-1]
@@ -497,7 +497,7 @@ def table(course: Course, of: str, name: str, *words: str) -> str:
     if study is None:
         return _not_recorded(of)
     if name == "notes":
-        return "\n".join(f"- {escaped(note[0].upper() + note[1:])}." for note in study.notes)
+        return "\n".join(f"- {sentence_of(note)}" for note in study.notes)
     rows = claim_rows(study.claims) if name == "claims" else study.tables.get(name)
     return Table(name, rows).markdown() if rows else "*Not measured on this device.*"
 

@@ -12,10 +12,8 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from labs.shared import heat_map
-from studies import effects, limit, sweep
-from studies.ablation import Ablation
-from studies.limit import Limit
-from studies.sweep import Sweep
+from studies import ablation as ablation_study
+from studies import limit, sweep
 from tools.docs.gpu_memory import Fit
 from tools.docs.recorded import Recorded
 from walkthrough.compare.figures import (
@@ -32,6 +30,7 @@ from walkthrough.compare.figures import (
     step_label,
 )
 from walkthrough.compare.study import Row
+from walkthrough.compare.table import text as cell_text
 from walkthrough.memory.tracker import KINDS
 
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#f0e442", "#999999")
@@ -117,33 +116,37 @@ def _predicted(recorded: Recorded) -> Figure:
 def roofline(recorded: Recorded) -> Drawing | None:
     """How near its roof each kind of operator is. None where `limit` was not recorded."""
     result = recorded.study("limit")
-    if not isinstance(result, Limit):
+    if result is None:
         return None
-    shares = [(group.name, result.share_of_roof(group)) for group in result.groups]
-    groups = "; ".join(f"{name} {share:.0%} of its roof" for name, share in shares if share)
-    alt = f"FLOP/s over FLOPs per byte on logarithmic axes, with the measured roofs. {groups}."
+    rows = sorted(result.tables["operators"], key=lambda row: -(row.get("% of its roof") or 0))
+    shares = [f"{row['operators of a step']} {row['% of its roof']:.0f}%" for row in rows if row.get("% of its roof")]
+    alt = f"FLOP/s over FLOPs per byte on logarithmic axes, with the measured roofs; of its roof: {'; '.join(shares)}."
     return partial(limit.figure, result), alt
 
 
 def ablation(recorded: Recorded) -> Drawing | None:
     """The effect of each optimisation alone and in the full ladder. None where `ablate` was not recorded."""
     result = recorded.study("ablation")
-    if not isinstance(result, Ablation):
+    if result is None:
         return None
     rows = "; ".join(
-        f"{step_label(effect.optimisation)} {effect.alone or '-'} alone, {effect.in_full or '-'} in the full ladder"
-        for effect in effects.effects(result)
-        if not effect.no_effect
+        f"{step_label(row['optimisation'])} {cell_text(row['alone'])} alone, "
+        f"{cell_text(row['in the full ladder'])} in the full ladder"
+        for row in result.tables["effects"]
+        if not row["no effect"]
     )
-    return partial(effects.figure, result), f"Points with intervals on a logarithmic axis: times as fast. {rows}."
+    return partial(
+        ablation_study.figure, result
+    ), f"Points with intervals on a logarithmic axis: times as fast. {rows}."
 
 
 def workers(recorded: Recorded) -> Drawing | None:
     """images/s for each number of workers and batch size. None where `sweep` was not recorded."""
     result = recorded.study("sweep")
-    if not isinstance(result, Sweep):
+    if result is None:
         return None
-    cells = "; ".join(f"{cell.setting} {cell.median:.0f}" for cell in result.measured)
+    measured = [row for row in result.tables["sweep"] if row["images/s"] is not None]
+    cells = "; ".join(f"{row['workers']} workers, batch {row['batch']} {row['images/s']:.0f}" for row in measured)
     return partial(sweep.figure, result), f"Heat map of images/s. {cells}."
 
 

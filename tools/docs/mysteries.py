@@ -7,7 +7,6 @@ A trace stays as `walkthrough trace` wrote it, without what names this machine a
 no view needs, so that it is small.
 """
 
-import argparse
 import gzip
 import json
 import os
@@ -31,7 +30,7 @@ from walkthrough.records.samples import sha256
 from walkthrough.results import privacy
 from walkthrough.results import result as record
 from walkthrough.results.environment import ROOT, Environment, current_environment, now
-from walkthrough.results.errors import InputError, OneLineParser, one_line_errors, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, whole_number
 from walkthrough.terminal import time_text
 from walkthrough.trace.analysis import Analysis, analyze
 from walkthrough.trace.steps import ROLES
@@ -220,11 +219,9 @@ def measure(rounds: int = ROUNDS, steps: int = STEPS) -> Measured:
     return Measured(1, made, started, load, steps, programs, gains)
 
 
-@one_line_errors()
 def main(words: Sequence[str]) -> None:
     """Exit code 0; 2 with one line where a program cannot be run."""
-    parser = OneLineParser(prog="python -m tools.docs.mysteries", description=__doc__, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser = OneLineParser(prog="python -m tools.docs.mysteries", description=__doc__)
     parser.add_argument(
         "--traces",
         nargs="*",

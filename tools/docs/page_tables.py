@@ -1,20 +1,8 @@
 """The tables of the pages: of labs, the ladder, samples, studies and predicted GPU memory, from what was recorded."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from rich.table import Table as RichTable
-from rich.text import Text
-
-from studies import effects, sweep
-from studies import input as input_study
-from studies import limit as limit_study
-from studies.ablation import Ablation
-from studies.input import InputLimit
-from studies.limit import Limit
 from studies.study import title
-from studies.sweep import Sweep
 from tools.docs import gpu_memory, others, strips
 from tools.docs.recorded import Course
 from walkthrough.compare import predictions
@@ -158,14 +146,14 @@ def stored(course: Course, name: str, of: str, part: str = "") -> str:
     result = course.shown.study(name)
     if result is None:
         return _not_recorded(course, name)
-    if of not in getattr(result, "tables", {}):
+    if of not in result.tables:
         raise InputError(f"there is no table {of} of {name}")
     sentences = result.conclusions.get(of, ())
     if part == "text":
         return "\n\n".join(map(escaped, sentences))
     parts = [Table(of, result.tables[of], () if part == "table" else sentences).markdown()]
     if of == next(iter(result.tables)):
-        parts = [f"{escaped(title(result))}.", *parts, *_notes(result.notes)]
+        parts = [f"{escaped(title(result))}.", *parts, *map(sentence_of, result.notes)]
     return "\n\n".join([*parts, course.measured_again])
 
 
@@ -174,86 +162,11 @@ def _not_recorded(course: Course, name: str) -> str:
     return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[name]}`.*"
 
 
-def _of_study(name: str, paragraphs: Callable[[Any], list[str]], course: Course) -> str:
-    result = course.shown.study(name)
-    if result is None:
-        return _not_recorded(course, name)
-    text = "\n\n".join(paragraphs(result))
-    return f"{text}\n\n{course.measured_again}" if "|--" in text else text
+def sentence_of(note: str) -> str:
+    """A note of a study, for a page."""
+    return f"{escaped(note[0].upper() + note[1:])}."
 
 
-def _limit_speeds(limit: Limit) -> list[str]:
-    return [_settings(limit), _table(limit_study.speeds_table(limit)), *_notes(limit.notes)]
-
-
-def _limit_groups(limit: Limit) -> list[str]:
-    return [_table(limit_study.groups_table(limit)), limit_study.without_formula(limit)]
-
-
-def _input(result: InputLimit) -> list[str]:
-    return [_table(input_study.delivered_table(result)), f"**{_sentence(result.bottleneck)}**", *_notes(result.notes)]
-
-
-def _programs(ablation: Ablation) -> list[str]:
-    return [_table(effects.programs_table(ablation)), *_plain(effects.control_lines(ablation))]
-
-
-def _effects(ablation: Ablation) -> list[str]:
-    table, notes = effects.effects_table(ablation)
-    programs = {measurement.variant for measurement in ablation.measurements}
-    return [
-        f"{ablation.run_count} interleaved runs of {len(programs)} programs.",
-        _table(table),
-        *(f"\\[{number}\\] {escaped(note)}" for number, note in enumerate(notes, start=1)),
-        *_plain(effects.place_lines(ablation)),
-    ]
-
-
-def _pairs(ablation: Ablation) -> list[str]:
-    pairs = effects.interactions(ablation)
-    lines = (*effects.interaction_lines(pairs), *effects.tf32_lines(ablation))
-    return [_table(effects.pairs_table(pairs)), *_plain(lines)]
-
-
-def _sweep(result: Sweep) -> list[str]:
-    return [_table(sweep.cells_table(result)), *_notes(result.notes)]
-
-
-def _settings(result: Limit) -> str:
-    setup = result.setup
-    return f"{escaped(setup.model)}, batch {result.batch_size}, {setup.image_size} px, {escaped(result.precision)}."
-
-
-def _notes(notes: Sequence[str]) -> list[str]:
-    return [_sentence(note) for note in notes]
-
-
-def _sentence(text: str) -> str:
-    return f"{escaped(text[0].upper() + text[1:])}."
-
-
-def _plain(lines: Sequence[Text]) -> list[str]:
-    return [escaped(line.plain) for line in lines]
-
-
-def _table(table: RichTable) -> str:
-    """A rich table as Markdown."""
-    headers = [(">" if column.justify == "right" else "") + escaped(str(column.header)) for column in table.columns]
-    columns = [[escaped(Text.from_markup(str(cell)).plain) for cell in column.cells] for column in table.columns]
-    return markdown_table(headers, zip(*columns, strict=True))
-
-
-STUDIES: dict[tuple[str, str], Callable[[Any], list[str]]] = {
-    ("limit", "speeds"): _limit_speeds,
-    ("limit", "facts"): lambda limit: [_table(limit_study.facts_table(limit))],
-    ("limit", "groups"): _limit_groups,
-    ("input", "delivered"): _input,
-    ("ablation", "programs"): _programs,
-    ("ablation", "effects"): _effects,
-    ("ablation", "pairs"): _pairs,
-    ("sweep", "cells"): _sweep,
-    ("sweep", "verdict"): lambda result: [f"**{escaped(sweep.verdict(result))}**"],
-}
 TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("ladder", "all"): _ladders,
     ("predicted", "ladders"): _predicted,
@@ -264,7 +177,6 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("samples", "list"): _samples,
     ("samples", "idle"): _idle,
     ("samples", "kernels"): _kernels,
-    **{key: partial(_of_study, key[0], paragraphs) for key, paragraphs in STUDIES.items()},
     ("fit", "programs"): gpu_memory.programs_table,
     ("fit", "published"): gpu_memory.published_table,
     ("fit", "measured"): gpu_memory.measured_table,

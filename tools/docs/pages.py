@@ -16,7 +16,7 @@ from walkthrough.compare.figures import svg_text
 from walkthrough.records import record
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError, exit_in_one_line
 
 DOCS = ROOT / "docs"
 DRAWN = "diagrams"  # the folder of figures that were drawn, not measured: files like any other
@@ -93,9 +93,9 @@ def _gone(course: Course, docs: Path) -> list[Path]:
     return [path for path in (docs / "figures").glob("**/*.svg") if path not in known and path.parent != kept]
 
 
-@one_line_errors()
 def main(words: Sequence[str]) -> None:
     """Exit code 0; 2 with one line where `--check` finds files out of date, or where a page or a record is broken."""
+    exit_in_one_line()
     if words not in ([], ["--check"]):
         raise InputError(f"{' '.join(words)}: the only option is --check")
     changed = (stale if words else write)(*contents())

@@ -5,17 +5,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from common.options import MODEL
+from common.options import COURSE
 from labs.shared.study import FILE as LAB_FILE
-from studies.limit import Limit
-from studies.study import read_study
 from tools.docs import gpu_memory
 from walkthrough.advice.gains import Advised, advise
-from walkthrough.compare import predictions, rounds
-from walkthrough.compare.study import Study as LabStudy
-from walkthrough.compare.study import read as read_lab
+from walkthrough.compare import predictions, roofs, rounds
+from walkthrough.compare.study import Study
+from walkthrough.compare.study import read as read_study
 from walkthrough.compare.table import escaped
 from walkthrough.records import record
 from walkthrough.results import result
@@ -34,8 +32,8 @@ class Recorded:
     """One ladder with its traces and studies. folder: of its runs."""
 
     folder: Path
-    ladder: rounds.Ladder
-    _studies: dict[str, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    ladder: rounds.Comparison
+    _studies: dict[str, Study | None] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def device_type(self) -> str:
@@ -83,17 +81,17 @@ class Recorded:
         """{step: what to do about its trace}."""
         return {step: advise(analysis) for step, analysis in self.analyses.items()}
 
-    def study(self, name: str) -> Any:
-        """The result of the study of that name, one of `studies.study.STUDIES`; None where it was not recorded."""
+    def study(self, name: str) -> Study | None:
+        """The study of that name, one of `compare.study.OF_A_LADDER`; None where it was not recorded."""
+        path = self.folder / f"{name}.json"
         if name not in self._studies:
-            self._studies[name] = read_study(name, self.folder)
+            self._studies[name] = read_study(path) if path.exists() else None
         return self._studies[name]
 
     @property
-    def limit(self) -> Limit | None:
+    def limit(self) -> roofs.Limit | None:
         """What the ladder's "% of limit" is relative to."""
-        limit = self.study("limit")
-        return limit if isinstance(limit, Limit) else None
+        return roofs.read(self.folder)
 
     @cached_property
     def predictions(self) -> list[predictions.Prediction]:
@@ -147,10 +145,10 @@ class Course:
         self.figures[f"{name}.svg"] = draw
         return f"![{escaped(alt)}]({self.to_docs}figures/{name}.svg)"
 
-    def lab(self, name: str) -> LabStudy | None:
+    def lab(self, name: str) -> Study | None:
         """The study of a lab, next to the records; None where it was not recorded."""
         path = self.shown.folder.parent / "labs" / name / LAB_FILE
-        return read_lab(path) if path.is_file() else None
+        return read_study(path) if path.is_file() else None
 
     @cached_property
     def fit(self) -> gpu_memory.Fit | None:
@@ -173,12 +171,14 @@ def records(root: Path = RECORDS) -> list[Recorded]:
 def read(folder: str | Path) -> Recorded:
     """The `Recorded` in a folder: a record, or runs made here. Raises InputError for none, and for broken ones."""
     folder = Path(folder)
-    results, problems = result.read_results(folder)
-    if problems or not results:
-        raise InputError(problems[0] if problems else f"{folder} holds no results")
-    return Recorded(folder, rounds.ladders(results, rounds.recorded_rounds(folder, results))[0])
+    return Recorded(folder, rounds.whole_comparison(folder))
 
 
 def _rank(recorded: Recorded) -> tuple[bool, bool, int, str]:
     base = recorded.ladder.baseline
-    return base.device_type != "cuda", base.model != MODEL[base.device_type], -recorded.windows, recorded.folder.name
+    return (
+        base.device_type != "cuda",
+        base.model != COURSE.on(base.device_type).model,
+        -recorded.windows,
+        recorded.folder.name,
+    )

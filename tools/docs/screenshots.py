@@ -5,7 +5,6 @@ Needs Playwright and Chromium, as the browser tests do (`make test-browser` inst
 compares it with what is recorded now.
 """
 
-import argparse
 import io
 import json
 import shutil
@@ -27,7 +26,7 @@ from walkthrough.compare.table import escaped
 from walkthrough.records.samples import read_list, sha256
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError, OneLineParser
 from walkthrough.trace.analysis import analyze
 
 if TYPE_CHECKING:  # needed to take pictures only
@@ -355,10 +354,9 @@ def _wait_for_runs(base: str, logdir: Path, count: int) -> None:
     raise InputError(f"TensorBoard did not show {count} runs of {logdir} within three minutes")
 
 
-@one_line_errors()
 def main(words: Sequence[str] | None = None) -> None:
     """Take the pictures. Exit code 2 and one line where there is no browser, or where a given folder lacks samples."""
-    parser = argparse.ArgumentParser(prog="python -m tools.docs.screenshots", description=__doc__)
+    parser = OneLineParser(prog="python -m tools.docs.screenshots", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="only these pictures (default: all)")
     parser.add_argument("--samples", type=Path, help="folder of others' traces (default: logs/samples)")
     options = parser.parse_args(words)

@@ -7,6 +7,7 @@ strip(shown, title); before_after(before, after)      matplotlib figures
 import re
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,7 +18,7 @@ from msgspec import Struct
 
 from walkthrough.advice.catalogue import COSTS
 from walkthrough.advice.gains import Gains
-from walkthrough.compare.figures import GREY, ink_on
+from walkthrough.compare.figures import GREY, in_style, ink_on
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.intervals import Cover, shares
 from walkthrough.trace.kernel_names import (
@@ -244,25 +245,26 @@ def before_after(before: tuple[Stretch, str], after: tuple[Stretch, str], says: 
     return _figure([before, after], [part for line in says for part in wrap(line, 96, subsequent_indent="   ")])
 
 
+@in_style
 def _figure(strips: Sequence[tuple[Stretch, str]], says: Sequence[str] = ()) -> Figure:
     lanes = [lane for lane in (CPU, LAUNCHES, COPIES, KERNELS) if any(shown.lanes.get(lane) for shown, _ in strips)]
     heights = [1.0 + 0.36 * len(lanes)] * len(strips)
     if says:
         heights.insert(1, 0.12 + 0.2 * len(says))
-    figure = Figure(figsize=(9, 0.75 + sum(heights)), layout="constrained")
+    figure = Figure(figsize=(9, 0.75 + sum(heights)))
     panels = list(figure.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0])
     if says:
         text = panels.pop(1)
         text.axis("off")
         words = "\n".join(line.replace("  ", "\u00a0 ") for line in says)  # an SVG's text has no two spaces in turn
-        text.text(0, 1, words, va="top", family="monospace", fontsize=9, color=GREY, parse_math=False, in_layout=False)
+        text.text(0, 1, words, va="top", family="monospace", fontsize=9, parse_math=False, in_layout=False)
     width = max(shown.us for shown, _ in strips) / 1e3
     for axes, (shown, title) in zip(panels, strips, strict=True):
         _draw(axes, shown, title, lanes, width)
-    panels[-1].set_xlabel("ms", color=GREY, fontsize=9, labelpad=1)
+    panels[-1].set_xlabel("ms", labelpad=1)
     used = {group for shown, _ in strips for groups in shown.lanes.values() for group in groups}
     patches = [Patch(color=colour, label=group) for group, colour in COLOURS.items() if group in used]
-    figure.legend(handles=patches, loc="outside lower center", ncols=4, frameon=False, labelcolor=GREY, fontsize=8.5)
+    figure.legend(handles=patches, loc="outside lower center", ncols=4, fontsize=8.5)
     return figure
 
 
@@ -300,14 +302,12 @@ def _draw(axes: Axes, shown: Stretch, title: str, lanes: Sequence[str], width: f
     axes.set_xlim(-0.002 * width, width * 1.01)
     axes.set_ylim(-0.95, len(lanes) + 0.6)
     axes.set_yticks([bottom + THICK / 2 for bottom in bottoms.values()], list(bottoms))
-    axes.set_title(f"{title}: {facts(shown)}", fontsize=10, color=GREY, loc="left")
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(GREY)
-    axes.tick_params(colors=GREY, length=0, axis="y")
-    axes.tick_params(colors=GREY, axis="x")
+    axes.set_title(f"{title}: {facts(shown)}", loc="left")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(length=0, axis="y")
 
 
-_SMALL = {"color": GREY, "fontsize": 9}
+_SMALL: dict[str, Any] = {"fontsize": 9}
 
 
 def _call_out(axes: Axes, begin: float, end: float, words: str, y: float, side: int, width: float) -> None:

@@ -7,6 +7,8 @@
 should record a trace in every run, or of chosen steps. The frameworks are imported only when a callback is made.
 """
 
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +106,9 @@ def trainer_callback(folder: str | Path, skip: int = 10, steps: int = 3, stacks:
 
 
 def _imported(*names: str) -> Any:
-    from importlib import import_module
-
-    for name in names:
-        try:
+    """The first of these modules whose package is installed."""
+    packages = {name.partition(".")[0]: name for name in names}
+    for package, name in packages.items():
+        if find_spec(package):
             return import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name not in (name, name.split(".")[0]):
-                raise
-    raise InputError(f"{names[0].split('.')[0]} is not installed: pip install {names[0].split('.')[0]}")
+    raise InputError(f"{next(iter(packages))} is not installed: pip install {next(iter(packages))}")

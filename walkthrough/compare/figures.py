@@ -7,8 +7,9 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-from walkthrough.compare.rounds import Ladder, rounds_compared
+from walkthrough.compare.rounds import Comparison, rounds_compared
 from walkthrough.compare.statistics import SAME, Ratio
+from walkthrough.compare.table import text as cell_text
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import write_whole
 
@@ -36,8 +37,8 @@ _DECIMALS = re.compile(r"-?\d+\.\d{4,}")
 _HASHED_ID = re.compile(r'\bid="([A-Za-z_0-9]*[0-9a-f]{10})"')
 
 
-def plot(ladder: Ladder, path: str | Path) -> None:
-    """Draw a `rounds.Ladder` into `path`, in the format of its suffix. Raises InputError for one not in `FORMATS`."""
+def plot(ladder: Comparison, path: str | Path) -> None:
+    """Draw a ladder into `path`, in the format of its suffix. Raises InputError for one not in `FORMATS`."""
     path = Path(path)
     save(ladder_figure(ladder), path)
 
@@ -146,8 +147,8 @@ def reach(ranges: Iterable[tuple[float, float, float]]) -> list[list[float]]:
 
 
 @in_style
-def ladder_figure(ladder: Ladder) -> "Figure":
-    """A matplotlib `Figure` of a `rounds.Ladder`: each step against the baseline, and against the step before."""
+def ladder_figure(ladder: Comparison) -> "Figure":
+    """A matplotlib `Figure` of a `rounds.Comparison`: each step against the baseline, and against the step before."""
     from matplotlib.figure import Figure
 
     rows = ladder.rows
@@ -206,7 +207,7 @@ def _fill(colour: str) -> str:
     return f"{UNRESOLVED}80" if colour == UNRESOLVED else colour
 
 
-def interval_label(ladder: Ladder) -> str:
+def interval_label(ladder: Comparison) -> str:
     """What the lines in a figure of ratios are, and of how many rounds."""
     fewest, most = rounds_compared(ladder)
     if most == 1:
@@ -215,7 +216,45 @@ def interval_label(ladder: Ladder) -> str:
     return f"95 % interval of {count} rounds{' (1: no run-to-run variation)' if fewest == 1 else ''}"
 
 
-def ladder_title(ladder: Ladder) -> str:
+def ladder_title(ladder: Comparison) -> str:
     """What a ladder was run with: model, data, image size, device."""
     base = ladder.baseline
     return f"{base.model}, {base.data_label}, {base.size_label}, on {base.device}"
+
+
+def heat_map(
+    axes: "Axes", rows: Sequence[Mapping[str, Any]], x: str, y: str, value: str, note: str, title: str
+) -> None:
+    """Draw rows as cells, placed by the columns `x` and `y`, coloured by the number or mean in column `value`.
+
+    note: the column of texts below the value. Colours differ from the lower quarter on.
+    """
+    from matplotlib import colormaps
+    from matplotlib.colors import Normalize
+
+    across, up = (sorted({row[name] for row in rows}) for name in (x, y))
+    values = [(row, row[value]["mean"] if isinstance(row[value], Mapping) else row[value]) for row in rows]
+    known = sorted(middle for _, middle in values if middle is not None)
+    low = known[len(known) // 4]
+    scale, colours = Normalize(low, max(known[-1], low + 1e-9), clip=True), colormaps["cividis"]
+    numbers = [[float("nan")] * len(across) for _ in up]
+    for row, middle in values:
+        place = across.index(row[x]), up.index(row[y])
+        if middle is not None:
+            numbers[place[1]][place[0]] = middle
+        at: dict[str, Any] = {
+            "ha": "center",
+            "va": "center",
+            "color": GREY if middle is None else ink_on(colours(scale(middle))),
+        }
+        shown = cell_text(middle if middle is None or middle < 100 else float(round(middle)))
+        axes.annotate(shown, (place[0] + 0.5, place[1] + 0.7), fontsize=10, **at)
+        axes.annotate(row.get(note) or "", (place[0] + 0.5, place[1] + 0.34), fontsize=7, **at)
+    axes.pcolormesh(numbers, norm=scale, cmap=colours, edgecolors="white", linewidth=2, zorder=0)
+    styled(axes, title)
+    axes.set_xticks([place + 0.5 for place in range(len(across))], [cell_text(value) for value in across])
+    axes.set_yticks([place + 0.5 for place in range(len(up))], [cell_text(value) for value in up])
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel(x, color=GREY)
+    axes.set_ylabel(y, color=GREY)

@@ -5,21 +5,20 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from walkthrough.compare import roofs
 from walkthrough.compare.roofs import Limit
 from walkthrough.compare.rounds import (
+    Comparison,
     GpuUse,
-    Ladder,
     Row,
+    comparisons,
     gpu_use,
     half_spread,
     is_first_step,
-    ladders,
-    readable_rounds,
     rounds_compared,
     spread,
 )
@@ -27,7 +26,6 @@ from walkthrough.compare.statistics import ratio
 from walkthrough.compare.table import Cell, Table
 from walkthrough.results.environment import ROOT, project_folder
 from walkthrough.results.errors import InputError, folder, printable
-from walkthrough.results.result import FILE, NotRun, read_results, steps_not_run
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -102,17 +100,9 @@ def run(args: argparse.Namespace) -> int:
 
     Raises InputError for a folder without results, and for a file that cannot be drawn.
     """
-    results, problems = read_results(args.logdir)
-    if problems and not results:
-        raise InputError(problems[0] + (f" ({len(problems) - 1} more are broken)" if problems[1:] else ""))
-    if not results:
-        below = sorted({file.parent.parent.name for file in args.logdir.glob(f"*/*/{FILE}")})
-        fix = f"its folders have: {', '.join(below[:6])}" if below else "run `make tour`"
-        raise InputError(f"no results in {args.logdir}: it should have a folder per step with {FILE} in it; {fix}")
-    runs, more = readable_rounds(args.logdir, results)
-    for problem in (*problems, *more):
+    compared, problems = comparisons(args.logdir)
+    for problem in problems:
         _warn(f"skipped: {problem}")
-    compared = ladders(results, runs)
     if foreign := of_other_versions(compared):
         _warn(
             f"{', '.join(foreign)}: of another version of the steps, with numbers that are used twice here; remove "
@@ -132,11 +122,10 @@ def run(args: argparse.Namespace) -> int:
         return 0
     from walkthrough.terminal import console
 
-    used, problems = gpu_use(args.logdir, results)
+    used, problems = gpu_use(args.logdir, compared)
     for problem in problems:
         _warn(f"no figures from a trace: {problem}")
-    limit, missing = _unless_broken(roofs.read, args.logdir), _unless_broken(steps_not_run, args.logdir) or []
-    print_ladders(compared, console(), used, limit, missing)
+    print_ladders(compared, console(), used, _unless_broken(roofs.read, args.logdir))
     return 0
 
 
@@ -153,7 +142,7 @@ def _unless_broken(read: Callable[[Path], T], logdir: Path) -> T | None:
         return None
 
 
-def of_other_versions(compared: Sequence[Ladder]) -> list[str]:
+def of_other_versions(compared: Sequence[Comparison]) -> list[str]:
     """The steps that are none of `steps/`, but share their number with another step of their ladder."""
     steps = []
     for ladder in compared:
@@ -162,8 +151,8 @@ def of_other_versions(compared: Sequence[Ladder]) -> list[str]:
     return [printable(step) for step in steps if not (ROOT / "steps" / f"{step}.py").exists()]
 
 
-def comparison(compared: Sequence[Ladder], limit: Limit | None = None) -> dict[str, Any]:
-    """The object that `compare --json` prints, from `ladders`.
+def comparison(compared: Sequence[Comparison], limit: Limit | None = None) -> dict[str, Any]:
+    """The object that `compare --json` prints, from `comparisons`.
 
     Rows of another ladder than the first have null for `relative`, `relative_low`, `relative_high` and `resolved`:
     their setup is not the baseline's. limit: without, and for rows of another setup, the shares of peaks are null.
@@ -189,16 +178,15 @@ def comparison(compared: Sequence[Ladder], limit: Limit | None = None) -> dict[s
 
 
 def ladder_table(
-    ladder: Ladder,
+    ladder: Comparison,
     limit: Limit | None = None,
     used: Mapping[str, GpuUse] | None = None,
-    missing: Sequence[NotRun] = (),
     numbered: Sequence[str] = (),
 ) -> Table:
     """Every column of a ladder, of which terminals and pages show some.
 
-    limit: of this ladder's setup; see `roofs`. used: {step: `GpuUse`} from `gpu_use`; steps without have "-". missing:
-    steps that were not run, as rows in their places. numbered: notes that rows have marks of, counted from 1.
+    limit: of this ladder's setup; see `roofs`. used: {step: `GpuUse`} from `gpu_use`; steps without have "-".
+    numbered: notes that rows have marks of, counted from 1. Steps that were not run have rows in their places.
     """
     units = units_column(used or {})
 
@@ -229,7 +217,7 @@ def ladder_table(
         }
 
     rows = [(row.result.step, cells(row)) for row in ladder.rows]
-    rows += [(row.step, {"step": printable(row.step, 80), "images/s": "not run"}) for row in missing]
+    rows += [(row.step, {"step": printable(row.step, 80), "images/s": "not run"}) for row in ladder.missing]
     rows = [row for _, row in sorted(rows, key=lambda named: named[0])]
     return Table("ladder", rows, templates=TEMPLATES | dict.fromkeys((BUSY, units), "{:.0%}"))
 
@@ -240,50 +228,46 @@ def units_column(used: Mapping[str, GpuUse]) -> str:
 
 
 def page_table(
-    ladder: Ladder, limit: Limit | None = None, steps: Collection[str] | None = None, gains: bool = True
+    ladder: Comparison, limit: Limit | None = None, steps: Collection[str] | None = None, gains: bool = True
 ) -> str:
     """A ladder as a Markdown table. limit: see `ladder_table`.
 
     steps: only these rows, by default all. gains: with the columns that compare a step with others.
     """
-    table = ladder_table(ladder, limit)
+    table = ladder_table(replace(ladder, missing=()), limit)
     rows = [row for row in table.rows if steps is None or row["step"] in steps]
     shown = [column for column in PAGE if (limit or column not in LIMIT) and (gains or column not in GAINS)]
     return Table(table.name, rows, templates=table.templates).markdown(["step", *shown], as_code=["step"])
 
 
 def print_ladders(
-    ladders: Sequence[Ladder],
+    ladders: Sequence[Comparison],
     to: "Console",
     used: Mapping[str, GpuUse] | None = None,
     limit: Limit | None = None,
-    missing: Sequence[NotRun] = (),
 ) -> None:
     """Print every ladder with its notes to the console `to`.
 
-    used, limit: see `ladder_table`; the limit is shown with the ladders of its setup. missing: the steps of the first
-    ladder that were not run.
+    used, limit: see `ladder_table`; the limit is shown with the ladders of its setup.
     """
     if len(ladders) > 1:
         to.print(
             f"\nThese runs make {len(ladders)} ladders: they differ in device, data, model or image size. "
             "Each has a table of its own, and no figure compares one with another."
         )
-    for number, ladder in enumerate(ladders):
+    for ladder in ladders:
         its_limit = limit if limit and limit.setup.matches(ladder.baseline.setup) else None
-        _print_ladder(ladder, to, used or {}, its_limit, () if number else missing)
+        _print_ladder(ladder, to, used or {}, its_limit)
 
 
-def _print_ladder(
-    ladder: Ladder, to: "Console", used: Mapping[str, GpuUse], limit: Limit | None, missing: Sequence[NotRun]
-) -> None:
+def _print_ladder(ladder: Comparison, to: "Console", used: Mapping[str, GpuUse], limit: Limit | None) -> None:
     from rich.markup import escape
     from rich.text import Text
 
     base, notes = ladder.baseline, notes_of(ladder)
     everywhere = [note for note in notes if all(note in row.result.notes for row in ladder.rows)]
     numbered = [note for note in notes if note not in everywhere]
-    table = ladder_table(ladder, limit, used, missing, numbered)
+    table = ladder_table(ladder, limit, used, numbered)
     has_roofs = any(row.get(column) is not None for row in table.rows for column in ROOFS)
     has_traces = any(row.result.step in used for row in ladder.rows)
     groups = [SPEED, *([LIMIT] if limit else []), *([ROOFS] if has_roofs else [])]
@@ -310,7 +294,7 @@ def _print_ladder(
         to.print(Text(f"No run of 00_baseline is here: everything is relative to {printable(base.step)}.", "yellow"))
     remarks = [f"All: {printable(note)}." for note in everywhere]
     remarks += [f"[{number}] {printable(note)}" for number, note in enumerate(numbered, start=1)]
-    for remark in (*remarks, *(f"{printable(not_run)}." for not_run in missing)):
+    for remark in (*remarks, *(f"{printable(not_run)}." for not_run in ladder.missing)):
         to.print(Text(remark, "yellow"))
     to.print(Text(_legend(ladder, limit, has_roofs, units_column(used) if has_traces else None), "dim"))
 
@@ -328,12 +312,12 @@ def _fitting(table: Table, groups: Iterable[Sequence[str]], to: "Console") -> li
     return tables
 
 
-def beside_original(ladder: Ladder) -> bool:
+def beside_original(ladder: Comparison) -> bool:
     """True for a ladder that is shown next to the published one: of its model, from its baseline on."""
     return is_first_step(ladder.baseline) and ladder.baseline.model == MODEL
 
 
-def _legend(ladder: Ladder, limit: Limit | None, has_roofs: bool, units: str | None) -> str:
+def _legend(ladder: Comparison, limit: Limit | None, has_roofs: bool, units: str | None) -> str:
     """What the columns are. units: the last one's header, None where no row has a GPU's trace."""
     on_cpu = ladder.baseline.device_type == "cpu"
     memory = "the profiler's peak (weights not in it)" if on_cpu else "the GPU allocator's peak"
@@ -357,7 +341,7 @@ def _of_limit(limit: Limit) -> str:
     )
 
 
-def intervals(ladder: Ladder) -> str:
+def intervals(ladder: Comparison) -> str:
     """How to read the ladder's ratios, and what their intervals are from."""
     (fewest, most), all_act = rounds_compared(ladder), len(ladder.acting) == len(ladder.rows)
     if most == 1:
@@ -378,7 +362,7 @@ def intervals(ladder: Ladder) -> str:
     return text if all_act else f"{text} {NO_EFFECT}"
 
 
-def notes_of(ladder: Ladder) -> list[str]:
+def notes_of(ladder: Comparison) -> list[str]:
     """What the runs noted, each note once.
 
     Without what steps without effect noted on it, where several need the same: their rows say what they need.
@@ -388,7 +372,7 @@ def notes_of(ladder: Ladder) -> list[str]:
     return list(dict.fromkeys(note for row in rows for note in row.result.notes))
 
 
-def summary(ladder: Ladder) -> str:
+def summary(ladder: Comparison) -> str:
     """Where the ladder's top is reached, and which steps are faster or slower than the step before."""
     if len(ladder.rows) == 1:
         return f"Only {printable(ladder.baseline.step)} is here: there is nothing to compare it with."
@@ -407,7 +391,7 @@ def summary(ladder: Ladder) -> str:
     return f"{text} {steps} no effect on this device ({', '.join(map(short_name, idle))})."
 
 
-def _top(ladder: Ladder) -> str:
+def _top(ladder: Comparison) -> str:
     """The first step that is as fast, as far as can be measured, as the one with the largest ratio; and that one."""
     largest = max(ladder.acting, key=lambda row: row.relative.ratio)
     if largest is ladder.rows[0]:

@@ -77,7 +77,7 @@ class Prediction:
         return "below" if self.estimated_gain < self.gain.low else "inside"
 
 
-LadderPredictions = tuple[rounds.Ladder, list[Prediction]]
+LadderPredictions = tuple[rounds.Comparison, list[Prediction]]
 
 
 def predictions(
@@ -87,9 +87,9 @@ def predictions(
 
     max_size: refuse traces of more bytes of JSON.
     """
-    results, ladders = list(results), []
-    runs, problems = rounds.readable_rounds(logdir, results)
-    for ladder in rounds.ladders(results, runs):
+    ladders = []
+    compared, problems = rounds.comparisons(logdir, [result.step for result in results])
+    for ladder in compared:
         costs = {}
         for before in ladder.acting[:-1]:
             try:
@@ -103,7 +103,7 @@ def predictions(
     return ladders, problems
 
 
-def of_ladder(ladder: rounds.Ladder, costs: Mapping[str, Sequence[Advice]]) -> list[Prediction]:
+def of_ladder(ladder: rounds.Comparison, costs: Mapping[str, Sequence[Advice]]) -> list[Prediction]:
     """The `Prediction`s of one ladder. costs: {step: the costs in its trace, see `Advised`}; steps may be missing."""
     rows = []
     for before, after in pairwise(ladder.acting):

@@ -1,17 +1,16 @@
-"""How near the limit, and the device's measured peaks, a run is: what `limit` counted and measured, as it is read here.
+"""How near the limit, and the device's measured peaks, a run is: what `limit` counted and measured, read.
 
 Starts without torch.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
-from walkthrough.results.result import Amount, Meta, Positive, PositiveInt, Result, Setup, Throughput, read_as
+from walkthrough.compare import study
+from walkthrough.results.result import Amount, Meta, Positive, PositiveInt, Result, Setup, Throughput, typed
 
 FILE = "limit.json"
-SCHEMA = 4  # the first that counts the least bytes of a step
 SIXTEEN_BITS = ("float16", "bfloat16")
 
 
@@ -31,64 +30,6 @@ class StepBytes:
     precision: str
     fixed: Amount
     per_image: Amount
-
-
-@dataclass(frozen=True, kw_only=True)
-class Roofs:
-    """The measured peaks of a device, the best size first, and what a training step of a model has to do there.
-
-    precision: the dtype that FLOPs ran in while they and their peak were measured. flops_per_image: of a training step,
-    forward and backward. step_bytes: by precision. None and empty in what an earlier version wrote.
-    """
-
-    setup: Setup
-    device_type: str
-    precision: str | None
-    peak_flops: Annotated[list[Peak], Meta(min_length=1)]
-    peak_bytes: Annotated[list[Peak], Meta(min_length=1)]
-    flops_per_image: Annotated[int, Meta(gt=0, le=10**18)] | None = None
-    step_bytes: list[StepBytes] = field(default_factory=list)
-
-    @property
-    def flops_roof(self) -> float:
-        """The measured peak, FLOP/s."""
-        return self.peak_flops[0].median
-
-    @property
-    def bytes_roof(self) -> float:
-        """The measured peak, bytes/s."""
-        return self.peak_bytes[0].median
-
-    def least_bytes(self, batch_size: int, precision: str | None) -> float | None:
-        """Bytes that a step on so many images must move at least; None where they were not counted in `precision`."""
-        same = SIXTEEN_BITS if precision in SIXTEEN_BITS else (precision,)
-        known = next((one for one in self.step_bytes if one.precision in same), None)
-        return known and known.fixed + known.per_image * batch_size
-
-    def memory_share(self, batch_size: int, precision: str | None, images_per_second: float) -> float | None:
-        """`least_bytes` per second over the measured peak bytes/s, 0..1. Above 1 where caches served a part."""
-        least = self.least_bytes(batch_size, precision)
-        return least and least * images_per_second / batch_size / self.bytes_roof
-
-    def devices(self, result: Result) -> int:
-        """How many such devices a run had: on a CPU all its processes share one."""
-        return result.world_size if self.device_type == "cuda" else 1
-
-    def shares(self, result: Result) -> dict[str, float | None]:
-        """How near a run is to the measured peaks, 0..1, as `compare --json` prints it; see `NO_SHARES`.
-
-        share_of_arithmetic_peak: FLOPs per second over the peak, None in another precision than the peak's.
-        share_of_memory_roof: see `memory_share`.
-        """
-        speed = result.samples_per_second.median / self.devices(result)
-        flops = self.flops_per_image if result.precision == self.precision else None
-        return {
-            "share_of_arithmetic_peak": flops and flops * speed / self.flops_roof,
-            "share_of_memory_roof": self.memory_share(result.batch_size, result.precision, speed),
-        }
-
-
-NO_SHARES: dict[str, float | None] = dict.fromkeys(("share_of_arithmetic_peak", "share_of_memory_roof"))
 
 
 @dataclass(frozen=True)
@@ -120,26 +61,28 @@ class Speed(Program):
     samples_per_second: Throughput
 
 
-S = TypeVar("S", bound=Speed)
-
-
-def fastest_of(speeds: Sequence[S]) -> S:
-    """The one of most images/s."""
-    return max(speeds, key=lambda speed: speed.samples_per_second.median)
-
-
 @dataclass(frozen=True, kw_only=True)
-class Limit(Roofs):
-    """What `compare` needs of `limit`. speeds: of all programs timed; quick: a smoke run; started: ISO 8601."""
+class Limit:
+    """The measured peaks of a device, the best size first, and what a training step of a model has to do there.
 
-    quick: bool
+    precision: the dtype that FLOPs ran in while they and their peak were measured. flops_per_image: of a training step,
+    forward and backward. step_bytes: by precision. speeds: of the programs that were tried; the fastest is the limit.
+    """
+
+    setup: Setup
+    precision: str | None
     started: str
-    speeds: Annotated[Sequence[Speed], Meta(min_length=1)]
+    quick: bool
+    peak_flops: Annotated[list[Peak], Meta(min_length=1)]
+    peak_bytes: Annotated[list[Peak], Meta(min_length=1)]
+    flops_per_image: Annotated[int, Meta(gt=0, le=10**18)] | None = None
+    step_bytes: list[StepBytes] = field(default_factory=list)
+    speeds: Annotated[list[Speed], Meta(min_length=1)]
 
     @property
     def fastest(self) -> Speed:
         """The limit itself: the fastest of the speeds."""
-        return fastest_of(self.speeds)
+        return max(self.speeds, key=lambda speed: speed.samples_per_second.median)
 
     @property
     def batch_size(self) -> int:
@@ -150,11 +93,58 @@ class Limit(Roofs):
         """images/s of a run over those of the limit; of a run on several GPUs, over those of as many limits."""
         return result.samples_per_second.median / (self.devices(result) * self.fastest.samples_per_second.median)
 
+    @property
+    def flops_roof(self) -> float:
+        """The measured peak, FLOP/s."""
+        return self.peak_flops[0].median
+
+    @property
+    def bytes_roof(self) -> float:
+        """The measured peak, bytes/s."""
+        return self.peak_bytes[0].median
+
+    def least_bytes(self, batch_size: int, precision: str | None) -> float | None:
+        """Bytes that a step on so many images must move at least; None where they were not counted in `precision`."""
+        same = SIXTEEN_BITS if precision in SIXTEEN_BITS else (precision,)
+        known = next((one for one in self.step_bytes if one.precision in same), None)
+        return known and known.fixed + known.per_image * batch_size
+
+    def memory_share(self, batch_size: int, precision: str | None, images_per_second: float) -> float | None:
+        """`least_bytes` per second over the measured peak bytes/s, 0..1. Above 1 where caches served a part."""
+        least = self.least_bytes(batch_size, precision)
+        return least and least * images_per_second / batch_size / self.bytes_roof
+
+    def devices(self, result: Result) -> int:
+        """How many such devices a run had: on a CPU all its processes share one."""
+        return result.world_size if self.setup.cores is None else 1
+
+    def shares(self, result: Result) -> dict[str, float | None]:
+        """How near a run is to the measured peaks, 0..1, as `compare --json` prints it; see `NO_SHARES`.
+
+        share_of_arithmetic_peak: FLOPs per second over the peak, None in another precision than the peak's.
+        share_of_memory_roof: see `memory_share`.
+        """
+        speed = result.samples_per_second.median / self.devices(result)
+        flops = self.flops_per_image if result.precision == self.precision else None
+        return {
+            "share_of_arithmetic_peak": flops and flops * speed / self.flops_roof,
+            "share_of_memory_roof": self.memory_share(result.batch_size, result.precision, speed),
+        }
+
+
+NO_SHARES: dict[str, float | None] = dict.fromkeys(("share_of_arithmetic_peak", "share_of_memory_roof"))
+
 
 def read(logdir: str | Path, no_links: bool = False) -> Limit | None:
-    """The `Limit` in a folder of runs; None where there is none.
+    """The `Limit` in a folder of runs; None where there are none.
 
-    no_links: see `result.read_json`. Raises InputError for a file that is broken, or another version's.
+    no_links: see `result.read_json`. Raises InputError for a broken file.
     """
     path = Path(logdir) / FILE
-    return read_as(Limit, path, SCHEMA, no_links) if path.exists() else None
+    return of_study(study.read(path, no_links), path) if path.exists() else None
+
+
+def of_study(limit: study.Study, path: Path = Path(FILE)) -> Limit:
+    """The `Limit` in the result of `limit`, which was read from `path`. Raises InputError for a broken one."""
+    shared = {name: getattr(limit, name) for name in ("setup", "precision", "started", "quick")}
+    return typed(Limit, limit.measured | shared, path)

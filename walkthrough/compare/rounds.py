@@ -1,7 +1,7 @@
 """Runs side by side: how much faster each step is than the baseline and than the step before."""
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import takewhile
 from pathlib import Path
@@ -13,13 +13,16 @@ from walkthrough.results.result import (
     FILE,
     NO_KERNELS,
     GpuClocks,
+    NotRun,
     PeakMemory,
     Result,
     Setup,
     StepTime,
     Throughput,
     read_result,
+    read_results,
     run_files,
+    steps_not_run,
 )
 
 Runs = Mapping[str, Rounds]  # {step: its windows, round by round}
@@ -63,10 +66,14 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Ladder:
-    """Runs of one `Result.setup`, in the order of their names; the first is the baseline."""
+class Comparison:
+    """Runs of one `Result.setup`, in the order of their names; the first is the baseline.
+
+    missing: steps that were not run, and why.
+    """
 
     rows: list[Row]
+    missing: Sequence[NotRun] = ()
 
     @property
     def baseline(self) -> Result:
@@ -79,7 +86,7 @@ class Ladder:
 
     def before(self, row: Row) -> Row | None:
         """The row that `row.gain` is against: the last one before it that acts. None for the first row."""
-        earlier = Ladder(list(takewhile(lambda other: other is not row, self.rows)))
+        earlier = Comparison(list(takewhile(lambda other: other is not row, self.rows)))
         return earlier.acting[-1] if earlier.rows else None
 
 
@@ -104,10 +111,46 @@ def is_first_step(result: Result) -> bool:
     return result.step.startswith("00_")
 
 
-def ladders(results: Iterable[Result], runs: Runs | None = None) -> list[Ladder]:
-    """Sort results into ladders by their setups; the one with the most steps first, among equals the newest.
+def comparisons(logdir: str | Path, steps: Collection[str] | None = None) -> tuple[list[Comparison], list[str]]:
+    """(What the runs of a folder give, see `ladders`; the problems met: a message for what is broken and left out).
 
-    runs: from `recorded_rounds`, see `rounds_of`. Raises InputError where there is nothing to compare.
+    steps: only of these. The first has the steps that were not run. Raises InputError where nothing can be compared.
+    """
+    logdir = Path(logdir)
+    results, problems = read_results(logdir)
+    if problems and not results:
+        raise InputError(problems[0] + (f" ({len(problems) - 1} more are broken)" if problems[1:] else ""))
+    if not results:
+        below = sorted({file.parent.parent.name for file in logdir.glob(f"*/*/{FILE}")})
+        fix = f"its folders have: {', '.join(below[:6])}" if below else "run `make tour`"
+        raise InputError(f"no results in {logdir}: it should have a folder per step with {FILE} in it; {fix}")
+    results = [result for result in results if steps is None or result.step in steps]
+    runs: dict[str, Rounds] = {}
+    for result in results:
+        try:
+            runs[result.step] = rounds_in(run_files(logdir / result.step))
+        except InputError as error:
+            problems.append(f"the rounds of {result.step}, so it is compared by the windows of its {FILE}: {error}")
+    first, *others = ladders(results, runs)
+    try:
+        first = replace(first, missing=steps_not_run(logdir))
+    except InputError as error:
+        problems.append(str(error))
+    return [first, *others], problems
+
+
+def whole_comparison(folder: str | Path) -> Comparison:
+    """The first of `comparisons`, of a folder in which nothing may be broken. Raises InputError."""
+    compared, problems = comparisons(folder)
+    if problems:
+        raise InputError(problems[0])
+    return compared[0]
+
+
+def ladders(results: Iterable[Result], runs: Runs | None = None) -> list[Comparison]:
+    """Results sorted into comparisons by their setups; the one with the most steps first, among equals the newest.
+
+    runs: see `rounds_of`. Raises InputError where there is nothing to compare.
     """
     groups = by_setup(results)
     if not groups:
@@ -123,18 +166,18 @@ def by_setup(results: Iterable[Result]) -> list[list[Result]]:
     return sorted(groups.values(), key=lambda group: (len(group), max(r.started for r in group)), reverse=True)
 
 
-def ladder(group: list[Result], runs: Runs) -> Ladder:
+def ladder(group: list[Result], runs: Runs) -> Comparison:
     """The ladder of one of the groups of `by_setup`. runs: see `rounds_of`."""
     windows = [rounds_of(result, runs.get(result.step, {})) for result in group]
     rows: list[Row] = []
     for result, rounds in zip(group, windows, strict=True):
         row = Row(result, rounds, ratio(rounds, windows[0]), None)
-        before = Ladder([*rows, row]).before(row) if row.acts else None
+        before = Comparison([*rows, row]).before(row) if row.acts else None
         rows.append(row if before is None else replace(row, gain=ratio(rounds, before.rounds)))
-    return Ladder(rows)
+    return Comparison(rows)
 
 
-def rounds_compared(ladder: Ladder) -> tuple[int, int]:
+def rounds_compared(ladder: Comparison) -> tuple[int, int]:
     """The fewest and the most rounds that a ratio of the ladder is from: 1 for one from the windows of two runs.
 
     Without the rows that do not act, whose ratios are not shown.
@@ -161,27 +204,12 @@ def rounds_in(files: Iterable[Path], no_links: bool = False) -> Rounds:
     return {int(file.stem): read_result(file, no_links).samples_per_second.windows for file in files}
 
 
-def recorded_rounds(logdir: str | Path, results: Iterable[Result]) -> dict[str, Rounds]:
-    """{step: the windows that its folder keeps round by round}, empty where it keeps none. Raises InputError."""
-    return {result.step: rounds_in(run_files(Path(logdir) / result.step)) for result in results}
+def gpu_use(logdir: str | Path, compared: Iterable[Comparison]) -> tuple[dict[str, GpuUse], list[str]]:
+    """({step: its `GpuUse`} of those runs that are of a GPU, the problems met: a message each).
 
-
-def readable_rounds(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, Rounds], list[str]]:
-    """(`recorded_rounds` of the steps where no file is broken, the problems met: a message for each other step)."""
-    runs, problems = {}, []
-    for result in results:
-        try:
-            runs |= recorded_rounds(logdir, [result])
-        except InputError as error:
-            problems.append(f"the rounds of {result.step}, so it is compared by the windows of its {FILE}: {error}")
-    return runs, problems
-
-
-def gpu_use(logdir: str | Path, results: Iterable[Result]) -> tuple[dict[str, GpuUse], list[str]]:
-    """({step: its `GpuUse`} of those results that are of a GPU, the problems met: a message each).
-
-    logdir: the folder that the results were read from; each trace is in its step's folder.
+    logdir: the folder that they were read from; each trace is in its step's folder.
     """
+    results = (row.result for comparison in compared for row in comparison.rows)
     on_gpu = [result for result in results if result.device_type == "cuda"]
     if not on_gpu:
         return {}, []

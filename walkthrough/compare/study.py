@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 SCHEMA = 1
+OF_A_LADDER = ("limit", "input", "ablation", "overhead", "sweep")  # the studies next to its runs, as pages show them
 LIMIT_SECONDS = 1200  # of one measurement: beyond it something hangs
 NAME_LENGTH = 110  # of a measurement, at most, where it is told
 MOST_ROWS = 40  # of a table that is printed
@@ -238,13 +239,17 @@ class Measurements:
         except (InputError, KeyError, TypeError, ValueError):  # none, or not ours: then all is measured anew
             return {}
 
+    def name(self, function: str, settings: Mapping[str, Any]) -> str:
+        """What a measurement is kept as in `values`."""
+        return " ".join([function, *(f"{key}={value}" for key, value in settings.items())])
+
     def measure(self, function: str, **settings: Any) -> Any:
         """What the program's function of that name returns for these settings, from a process of its own.
 
         JSON, so its tuples are lists. Raises NotMeasured with the reason where the process failed. What is kept of an
         earlier call is not measured again.
         """
-        name = _name(function, settings)
+        name = self.name(function, settings)
         if name in self.values:
             return self.values[name]
         if name in self.failed_jobs:
@@ -258,10 +263,10 @@ class Measurements:
         cluster, they are jobs there, as many at a time as it lets run; what failed as a job is not tried again here.
         """
         if self.jobs:
-            missing = [own for own in settings if _name(function, own) not in self.values]
+            missing = [own for own in settings if self.name(function, own) not in self.values]
             requests = [self._request(function, own) for own in missing]
             for index, answer in self.jobs(self.command, requests, self.limit_seconds):
-                name, reason = _name(function, missing[index]), _why_not(answer)
+                name, reason = self.name(function, missing[index]), _why_not(answer)
                 if reason:
                     self.failed_jobs[name] = reason
                 else:
@@ -314,10 +319,6 @@ class Measurements:
             conclusions=dict(conclusions or {}),
             claims=list(claims),
         )
-
-
-def _name(function: str, settings: Mapping[str, Any]) -> str:
-    return " ".join([function, *(f"{key}={value}" for key, value in settings.items())])
 
 
 def _why_not(answer: Mapping[str, Any] | str) -> str | None:

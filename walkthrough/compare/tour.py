@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from walkthrough.compare import isolated
 from walkthrough.compare.isolated import Outcome
-from walkthrough.compare.rounds import merged, traced
+from walkthrough.compare.rounds import comparisons, gpu_use, merged, traced
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, folder, whole_number
 from walkthrough.results.folder import drop_runs, locked, own_folder, publish
@@ -251,10 +251,8 @@ def _run_all(args: argparse.Namespace, schedule: Schedule, staging: Mapping[str,
         if staging and step not in schedule.runs:
             drop_runs(folder)
         out.print(Text.assemble((f"{what} ", "red" if what == "failed" else "yellow"), f"{label}{outcome.reason}"))
-    results = [read_result(args.logdir / step / RESULT_FILE) for step in sorted(schedule.runs)]
-    missing = [NotRun(step, reason) for step, reason in schedule.not_run.items()]
-    if results:
-        _print_comparison(args.logdir, results, missing, out)
+    if schedule.runs:
+        _print_comparison(args.logdir, schedule, out)
     for step, what, outcome in dict.fromkeys(failures):  # once, what failed in every round
         print(f"tour: {step} {what}: {outcome.reason}", file=sys.stderr)
     return exit_code(outcome.code for _, _, outcome in failures)
@@ -275,17 +273,17 @@ def _keep(source: Path, folder: Path, number: int, result: Result, is_first: boo
     shutil.rmtree(source)  # TensorBoard would show it
 
 
-def _print_comparison(logdir: Path, results: list[Result], missing: list[NotRun], out: "Console") -> None:
+def _print_comparison(logdir: Path, schedule: Schedule, out: "Console") -> None:
     from walkthrough.compare.ladder import print_ladders
-    from walkthrough.compare.rounds import gpu_use, ladders, readable_rounds
 
-    runs, problems = readable_rounds(logdir, results)
+    compared, problems = comparisons(logdir, schedule.runs)
     for problem in problems:
         print(f"tour: skipped: {problem}", file=sys.stderr)
-    used, problems = gpu_use(logdir, results)
+    used, problems = gpu_use(logdir, compared)
     for problem in problems:
         print(f"tour: no figures from a trace: {problem}", file=sys.stderr)
-    print_ladders(ladders(results, runs), out, used, missing=missing)
+    missing = [NotRun(step, reason) for step, reason in schedule.not_run.items()]
+    print_ladders([replace(compared[0], missing=missing), *compared[1:]], out, used)
     python = Path(sys.executable)
     board = python.with_name("tensorboard")
     out.print(f"\nLook at the runs:  {board if board.exists() else 'tensorboard'} --logdir {logdir}", markup=False)

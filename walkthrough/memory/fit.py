@@ -9,6 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from walkthrough.compare.table import Table
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, folder, printable, size, whole_number
 from walkthrough.results.result import PositiveInt, size_label
@@ -184,23 +185,23 @@ def show(one: Prediction, to: "Console") -> None:
     from rich.markup import escape
     from rich.text import Text
 
-    from walkthrough.terminal import plain_table, size_text
+    from walkthrough.terminal import size_text
 
     title = f"{one.program}: {one.model}" if one.program else one.model
     title += f", {size_label(one.image_size)}, batch {one.batch_size}, {one.precision}"
     to.print(f"\n[bold]{escape(title)}: {size_text(one.peak_bytes)} predicted[/]\n")
-    table = plain_table("", ["GB"])
     rows = one.by_kind | {"peak": one.peak_bytes, "reserved": one.reserved_bytes}
-    for name, number in (rows | {"with a CUDA context": one.reserved_bytes + CONTEXT_BYTES}).items():
-        table.add_row(name, f"{number / 1e9:.3f}", style="bold" if name == "peak" else None)
-    to.print(table)
+    rows |= {"with a CUDA context": one.reserved_bytes + CONTEXT_BYTES}
+    held = [{"": name, "GB": number / 1e9} for name, number in rows.items()]
+    to.print(Table("memory", held, templates={"GB": "{:.3f}"}).rich())
     if one.largest:
-        table = plain_table("memory", ["largest batch", "GPU"])
-        for budget, batch_size in one.largest.items():
-            gpus = [name for name, memory in GPUS.items() if memory == int(budget)]
-            table.add_row(size_text(int(budget)), str(batch_size or "none fits"), ", ".join(gpus))
+        gpus = {budget: [name for name, memory in GPUS.items() if memory == int(budget)] for budget in one.largest}
+        largest = [
+            {"memory": size_text(int(budget)), "largest batch": size or "none fits", "GPU": ", ".join(gpus[budget])}
+            for budget, size in one.largest.items()
+        ]
         to.print()
-        to.print(table)
+        to.print(Table("largest batch", largest, templates={"largest batch": "{}"}).rich())
     for note in one.notes:
         to.print(Text(f"{note[0].upper()}{note[1:]}.", "yellow"))
     to.print(Text(LEGEND, "dim"))

@@ -18,6 +18,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+from walkthrough.compare import roofs, study
 from walkthrough.compare.rounds import merged
 from walkthrough.records import allowed, record
 from walkthrough.records.record import LIMIT, Header, read_header
@@ -80,8 +81,6 @@ def refuse(folder: Path, problems: Sequence[str], fix: str = FIX) -> None:
 
 
 def _verified(folder: Path, finish: bool) -> tuple[Header, list[str], list[str]]:
-    from studies import study
-
     problems, lines, results, names = [], [], [], {record.FILE, record.PAGE}
     shared = _header(folder / record.FILE)
     there = _files(folder)
@@ -107,11 +106,11 @@ def _verified(folder: Path, finish: bool) -> tuple[Header, list[str], list[str]]
     partial = max(counts, default=0) == min(counts, default=0) + 1  # a call was cut off in the last round
     if len({*counts}) > 1 and not (partial and counts == sorted(counts, reverse=True)):
         problems.insert(0, f"the steps have different numbers of runs ({', '.join(map(str, sorted({*counts})))})")
-    for name, kind in sorted(study.files().items()):
+    for name in sorted(f"{name}.json" for name in study.OF_A_LADDER):
         with _collected(problems):
             if first and name in there:
                 names.add(name)
-                lines.append(_of_study(folder / name, kind, first))
+                lines.append(_of_study(folder / name, first))
     files = {name for name, path in there.items() if not path.is_dir()}
     problems += [f"{name} is no file of a record" for name in sorted(files - names)]
     problems += [f"{name} is missing" for name in sorted(names - files - {record.PAGE})]
@@ -162,15 +161,17 @@ def _header(path: Path) -> Header:
     return shared
 
 
-def _of_study(path: Path, name: str, setup: Setup) -> str:
+def _of_study(path: Path, setup: Setup) -> str:
     """What was verified of a study's file. Raises InputError where it is broken, rough or of another setup."""
-    from studies import study
-
     read_json(path)
-    result = study.read_study(name, path.parent)
-    if result and result.quick:
+    result = study.read(path)
+    if result.quick:
         raise InputError(f"{path} is of a smoke run (--quick)")
-    if differences := result.setup.differences(setup) if result else []:
+    if result.setup is None:
+        raise InputError(f"{path} is of no setup")
+    if path.name == roofs.FILE:
+        roofs.of_study(result, path)
+    if differences := result.setup.differences(setup):
         raise InputError(f"{path} is of another setup than the record: {differences[0]}")
     return f"{path.name}: of the same device, model and image size"
 
@@ -268,7 +269,7 @@ def read_json(path: Path, content: Callable[[Path], bytes] = read) -> dict[str, 
         return value
     said = {key: item for key, item in value.items() if (path.name, key) != (record.FILE, "files")}
     for text in allowed.texts(said):
-        if printable(text, 300) != text or MARKUP.search(text):  # does more than be read, in a terminal or on a page
+        if printable(text, 600) != text or MARKUP.search(text):  # does more than be read, in a terminal or on a page
             raise InputError(f"{path} holds an odd text ({printable(text, 40)})")
     if wrong := next(allowed.wrong_texts(said), None):
         raise InputError(f"{path} holds {wrong}")

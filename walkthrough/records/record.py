@@ -44,10 +44,8 @@ from walkthrough.results.result import (
     Result,
     check_writable,
     read_result,
-    read_results,
     read_runs,
     run_files,
-    steps_not_run,
     write_json,
     write_not_run,
     write_whole,
@@ -121,11 +119,8 @@ class Header:
         """What a run has in place of this header's device and environment, a text each."""
         here = {"device": self.settings.device} | self.environment
         own = {"device": run.device} | shared(run.environment)
-        return [
-            f"{name} is {own[name]!r}, in {FILE} it is {here.get(name)!r}"
-            for name in own
-            if own[name] != here.get(name)
-        ]
+        wrong = [name for name in own if own[name] != here.get(name)]
+        return [f"{name} is {own[name]!r}, in {FILE} it is {here.get(name)!r}" for name in wrong]
 
 
 def shared(environment: Environment) -> dict[str, str | int | None]:
@@ -291,11 +286,8 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: t
             print(f"{label}{what}: {outcome.reason}", file=sys.stderr, flush=True)
             continue
         run = read_result(running / step / RESULT_FILE)
-        recorded = [*schedule.runs.values()]
-        others = recorded[0].values() if recorded else ()
-        if wrong := header.contradicted(run) + [
-            text for other in others for text in run.setup.differences(other.setup)
-        ]:
+        first = next((other for runs in schedule.runs.values() for other in runs.values()), run)
+        if wrong := header.contradicted(run) + run.setup.differences(first.setup):
             raise InputError(f"{folder} is another record ({wrong[0]}): move it away, or name another --logdir")
         run = replace(run, notes=[privacy.reason(note, 300) for note in run.notes])  # nvidia-smi's words too
         if schedule.is_traced(number, run):
@@ -337,10 +329,9 @@ def write_page(folder: str | Path) -> None:
 def page(folder: str | Path) -> str:
     """The page's text; "" for a folder without results. Raises InputError for a broken `record.json`."""
     folder = Path(folder)
-    results, _ = read_results(folder)
-    if not results:
+    if not any(folder.glob(f"[!.]*/{RESULT_FILE}")):
         return ""
-    ladder = rounds.ladders(results, rounds.recorded_rounds(folder, results))[0]
+    ladder = rounds.whole_comparison(folder)
     settings = read_header(folder / FILE).settings
     base, environment = ladder.baseline, ladder.baseline.environment
     windows = len(base.samples_per_second.windows)
@@ -348,7 +339,6 @@ def page(folder: str | Path) -> str:
     precision = "" if given in (None, "auto") else f", --precision {given}"
     workers = max(row.result.workers for row in ladder.rows)
     notes = notes_of(ladder)
-    missing = steps_not_run(folder)
     lines = [
         f"# {escaped(base.model)}, {base.image_size} px, on {escaped(base.device)}",
         "",
@@ -368,8 +358,8 @@ def page(folder: str | Path) -> str:
         "without a tenth of them at either end; rounds: runs of the step, interleaved with the other steps'. Trace,",
         "events: round 1.",
         *(["", *(f"- {escaped(note)}." for note in notes)] if notes else []),
-        *([""] if missing else []),
-        *(f"- {code(step.step)} was not run: {escaped(step.reason)}." for step in missing),
+        *([""] if ladder.missing else []),
+        *(f"- {code(step.step)} was not run: {escaped(step.reason)}." for step in ladder.missing),
         "",
         "Written by `walkthrough record`; `walkthrough compare` prints it, `walkthrough record --check` verifies it.",
     ]

@@ -3,13 +3,10 @@
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
-
-from walkthrough.results import capture
 
 
 class InputError(Exception):
@@ -112,19 +109,15 @@ def exit_in_one_line() -> None:
     sys.excepthook = hook
 
 
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """For the programs that still catch: see `exit_in_one_line`."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        if capture.current.get() or (code := exit_code(error)) is None:
-            raise
-        raise SystemExit(code) from error
-
-
 class OneLineParser(argparse.ArgumentParser):
-    """A program's argument parser: from `parse_args` on, errors are one line and exit code 2, its own without usage."""
+    """A program's argument parser: from `parse_args` on, errors are one line and exit code 2, its own without usage.
+
+    The description is printed as it stands, a program's docstring most likely; no option can be abbreviated.
+    """
+
+    def __init__(self, *args: Any, **more: Any) -> None:
+        as_written = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        super().__init__(*args, **{**as_written, **more})
 
     def parse_args(self, *args: Any, **more: Any) -> Any:
         exit_in_one_line()

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 try:
-    from msgspec import Meta
+    from msgspec import Meta  # pyright: ignore[reportAssignmentType]  # another of the same use is below
 except ImportError:  # a step, which only writes its result, needs no more than torch, torchvision and tensorboard
 
-    def Meta(**limits: float | str) -> tuple:  # pyright: ignore[reportRedeclaration]  # which nobody checks then
+    def Meta(**limits: float | str) -> tuple:  # the limits of a field, which nobody checks then
         return tuple(limits)
 
 

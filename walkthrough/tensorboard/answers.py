@@ -34,7 +34,6 @@ PROGRAM = ("-W", "ignore", "-m", "walkthrough.tensorboard.worker")
 SETTLE_SECONDS = 1.0  # since a trace was last written to: until then it may be incomplete
 RETRY_SECONDS = 30.0  # until a failure that may be temporary is tried again
 IDLE_SECONDS = 20.0  # until a child that has nothing to read ends
-MEMORY_LIMIT = 64 * 2**20  # bytes of answers that are kept in memory, too
 MOST_OUTCOMES = 100_000  # of questions, that are remembered
 MOST_WAITING = 100  # urgent questions: those asked first are dropped, and asked again by a page that still waits
 PATIENCE = 6  # times a child's seconds of the CPU: it is killed, whatever it waits for
@@ -69,7 +68,6 @@ class Answers:
     ) -> None:
         self.kept, self._local, self._spare = kept, local, spare
         self.changed = threading.Condition()  # notified of each new question and outcome; may be held by its holder
-        self._in_memory: OrderedDict[str, bytes] = OrderedDict()
         self._outcomes: dict[str, tuple[str | None, float]] = {}  # by key: (why it failed or None, until when)
         self._urgent: OrderedDict[Question, None] = OrderedDict()  # somebody waits for these; asked last: last
         self._ahead: OrderedDict[Question, None] = OrderedDict()  # nobody does
@@ -86,18 +84,9 @@ class Answers:
 
     def get(self, question: Question) -> Answer:
         """("ready", the answer, gzipped), ("reading", None) or ("failed", reason). Does not wait: see `ask`."""
-        key = question.key
+        if packed := self.kept.read(question.key):
+            return "ready", packed
         with self.changed:
-            if key in self._in_memory:
-                self._in_memory.move_to_end(key)
-                return "ready", self._in_memory[key]
-        packed = self.kept.read(key)
-        with self.changed:
-            if packed:
-                self._in_memory[key] = packed
-                while len(self._in_memory) > 1 and sum(map(len, self._in_memory.values())) > MEMORY_LIMIT:
-                    self._in_memory.popitem(last=False)
-                return "ready", packed
             self.forget_missing([question])
             self.ask(question)
             reason = self.failure(question)

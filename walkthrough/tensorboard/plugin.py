@@ -229,7 +229,7 @@ def _us(request: wrappers.Request, name: str) -> float:
     return us
 
 
-def _measured(folder: Path) -> roofs.Roofs | None:
+def _measured(folder: Path) -> roofs.Limit | None:
     """What `limit` measured, of a folder of runs; None where there is none, or none that can be read."""
     try:
         return roofs.read(folder, no_links=True)
@@ -238,7 +238,7 @@ def _measured(folder: Path) -> roofs.Roofs | None:
         return None
 
 
-def _ladder(folder: str, results: list[Result], run_of: dict[int, Run], measured: roofs.Roofs | None) -> dict[str, Any]:
+def _ladder(folder: str, results: list[Result], run_of: dict[int, Run], measured: roofs.Limit | None) -> dict[str, Any]:
     """One of the `_ladders`, from the results of one setup. run_of: by a result's `id`."""
     ladder = rounds.ladder(results, {result.step: run_of[id(result)].rounds() for result in results})
     base, notes = ladder.baseline, set(notes_of(ladder))

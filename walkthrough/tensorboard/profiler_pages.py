@@ -17,12 +17,7 @@ STATIC = Path(__file__).parent / "static"
 GOOGLE_CHARTS = '<script src="https://www.gstatic.com/charts/loader.js"></script>'  # all that index.html fetches
 NO_ICON = '<link rel="icon" href="data:,">'  # else the browser asks for one that is not there
 PAGE_SCRIPT = '<script src="profiler_page.js"></script>'
-OWN_FILES = (
-    "plotly.min.js",
-    "google_charts.js",
-    "custom_elements.js",
-    "profiler_page.js",
-)  # the patched pages load them
+OWN_FILES = ("plotly.min.js", "google_charts.js", "custom_elements.js", "profiler_page.js")  # of the patched pages
 CONTENT_TYPES = {".html": "text/html", ".js": "application/javascript", ".css": "text/css"}
 
 

@@ -9,14 +9,13 @@ import pytest
 from support import CPU_RECORD, ROOT, make_limit, make_result
 
 from labs.shared.study import FILE
-from studies.study import STUDIES
 from tools.docs import figures, gpu_memory, page_tables, pages, recorded
 from tools.docs.blocks import BLOCKS, same_round
 from tools.docs.recorded import Course, Recorded
 from walkthrough.compare.ladder import PUBLISHED
 from walkthrough.compare.rounds import Row
 from walkthrough.compare.statistics import SAME, Ratio
-from walkthrough.compare.study import Claim, Study
+from walkthrough.compare.study import OF_A_LADDER, Claim, Study, write
 from walkthrough.memory.fit import CONTEXT_BYTES, GPUS, Prediction
 from walkthrough.memory.tracker import KINDS
 from walkthrough.records import samples
@@ -112,8 +111,8 @@ def test_transfers_have_columns_of_copies_where_a_trace_shows_one(course, gpu_co
 
 
 def test_every_study_has_tables_that_name_its_command_where_it_was_not_recorded(gpu_course):
-    assert set(page_tables.COMMANDS) == set(STUDIES)
-    for of, name in [*page_tables.STUDIES, ("overhead", "overhead")]:
+    assert set(page_tables.COMMANDS) == set(OF_A_LADDER)
+    for of, name in [(study, "any") for study in OF_A_LADDER]:
         text = f"*Not recorded on made-up GPU: `python -m walkthrough {page_tables.COMMANDS[of]}`.*"
         assert BLOCKS["table"](gpu_course, of, name) == text
     assert "No figure" in BLOCKS["figure"](gpu_course, "roofline")
@@ -122,10 +121,10 @@ def test_every_study_has_tables_that_name_its_command_where_it_was_not_recorded(
 
 def test_a_limit_beside_a_ladder_gives_its_tables_and_each_steps_share_of_it(own_gpu_records):
     limit = make_limit(device="made-up GPU")  # 400 images/s
-    result.write_json(own_gpu_records / GPU / "limit.json", asdict(limit))
+    write(own_gpu_records / GPU / "limit.json", limit)
     course = Course(recorded.records(own_gpu_records))
-    assert "| 400.0 |" in BLOCKS["table"](course, "limit", "speeds")
-    assert "| convolution | 3 |" in BLOCKS["table"](course, "limit", "groups")
+    assert "| 400 |" in BLOCKS["table"](course, "limit", "programs")
+    assert "| convolution | 3 |" in BLOCKS["table"](course, "limit", "operators")
     row = next(line for line in BLOCKS["number"](course, "01_amp").splitlines() if line.startswith("| `01_amp`"))
     speed = course.shown.row("01_amp").result.samples_per_second.median
     assert row.endswith(f"| {speed / 400:.0%} |")
@@ -211,7 +210,7 @@ def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_
 
 def test_a_broken_study_is_refused(own_cpu_record):
     limit = json.loads((own_cpu_record / "limit.json").read_text(encoding="utf-8"))
-    result.write_json(own_cpu_record / "limit.json", limit | {"flops_per_step": "many"})
+    result.write_json(own_cpu_record / "limit.json", limit | {"tables": "many"})
     with pytest.raises(InputError, match=r"limit\.json is broken"):
         BLOCKS["table"](Course(recorded.records(own_cpu_record.parent)), "limit", "facts")
 

@@ -306,7 +306,7 @@ def _decoded(kind: type[T], text: bytes | memoryview) -> T | Exception:
     except msgspec.ValidationError:
         raise
     except _BROKEN as error:
-        return error
+        return error.with_traceback(None)  # which would keep the text
 
 
 def _decode_end(

@@ -22,7 +22,7 @@ BELOW = {  # which rooms of the tool a room may import, itself and `results` asi
     "compare": {"advice", "trace", "terminal"},
     "explain": {"compare", "advice", "terminal"},
     "attach": {"explain", "compare"},
-    "memory": {"terminal"},
+    "memory": {"compare", "terminal"},
     "records": {"compare", "advice", "trace", "terminal"},
     "tensorboard": {"compare", "advice", "trace", "terminal"},
 }
@@ -129,11 +129,10 @@ STANDARD_LIBRARY_ONLY += [
     for path in sorted((ROOT / "walkthrough" / "results").glob("[!_]*.py"))
     if path.stem != "events"
 ]
-STANDARD_LIBRARY_ONLY += [f"walkthrough.compare.{name}" for name in ("isolated", "tour", "rounds")]
 
 
 @pytest.mark.parametrize("name", STANDARD_LIBRARY_ONLY)
-def test_what_a_recording_reads_with_needs_the_standard_library_only(name):
+def test_what_a_step_starts_with_needs_the_standard_library_only(name):
     blocked = "rich msgspec numpy torch torchvision tensorboard filelock psutil matplotlib pandas plotly".split()
     code = f"sys.modules.update(dict.fromkeys({blocked!r}))\nimport {name}"
     assert name in modules_after(code)

@@ -44,7 +44,7 @@ main()
 def project(tmp_path_factory):
     """A copy of the project with two steps, whose full measurement is short: a record of it is no smoke run."""
     folder = tmp_path_factory.mktemp("rehearsal") / "project"
-    for package in ("common", "walkthrough"):
+    for package in ("common", "studies", "walkthrough"):
         shutil.copytree(ROOT / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "steps").mkdir()
     for step in STEPS:
@@ -109,7 +109,7 @@ def test_a_ladder_is_recorded_and_packed_with_few_packages_whatever_is_cut_off(
     with zipfile.ZipFile(packed) as file:
         assert {name.split("/")[1] for name in file.namelist()} == {"record.json", "README.md", STEPS[0]}
 
-    cut_off("walkthrough.compare.tour.sum_up", 3, *words, "--runs", "1")  # between the last step's run and its sum
+    cut_off("walkthrough.compare.tour.sum_up", 2, *words, "--runs", "1")  # between the last step's run and its sum
     assert (last / "runs" / "1.json").exists()
     assert not (last / result.FILE).exists()
     cut_off("walkthrough.compare.isolated.run", 2, *words, *more)  # in the middle of the second round

@@ -119,11 +119,8 @@ class Header:
         """What a run has in place of this header's device and environment, a text each."""
         here = {"device": self.settings.device} | self.environment
         own = {"device": run.device} | shared(run.environment)
-        return [
-            f"{name} is {own[name]!r}, in {FILE} it is {here.get(name)!r}"
-            for name in own
-            if own[name] != here.get(name)
-        ]
+        wrong = [name for name in own if own[name] != here.get(name)]
+        return [f"{name} is {own[name]!r}, in {FILE} it is {here.get(name)!r}" for name in wrong]
 
 
 def shared(environment: Environment) -> dict[str, str | int | None]:
@@ -289,11 +286,8 @@ def _run_all(args: argparse.Namespace, folder: Path, header: Header, schedule: t
             print(f"{label}{what}: {outcome.reason}", file=sys.stderr, flush=True)
             continue
         run = read_result(running / step / RESULT_FILE)
-        recorded = [*schedule.runs.values()]
-        others = recorded[0].values() if recorded else ()
-        if wrong := header.contradicted(run) + [
-            text for other in others for text in run.setup.differences(other.setup)
-        ]:
+        first = next((other for runs in schedule.runs.values() for other in runs.values()), run)
+        if wrong := header.contradicted(run) + run.setup.differences(first.setup):
             raise InputError(f"{folder} is another record ({wrong[0]}): move it away, or name another --logdir")
         run = replace(run, notes=[privacy.reason(note, 300) for note in run.notes])  # nvidia-smi's words too
         if schedule.is_traced(number, run):

@@ -7,28 +7,23 @@ its SHA-256 and size, what it shows, whose it is, and under which licence.
 import argparse
 import hashlib
 import http.client
-import os
 import shlex
 import shutil
-import socket
 import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import IO
 
 import msgspec
 from msgspec import Struct
 
 from walkthrough.results.environment import project_folder
 from walkthrough.results.errors import InputError, folder, printable
-from walkthrough.results.files import open_new
 from walkthrough.results.result import write_whole, writing
 
 LIST = Path(__file__).with_name("samples.json")
-CHUNK = 1 << 16
 TIMEOUT = 30.0  # s without an answer
 README, LICENCES = "README.md", "LICENCES.txt"
 FOLDER = project_folder("logs") / "samples"
@@ -69,7 +64,7 @@ class Samples(Struct, frozen=True):
 
 
 class WrongContentError(InputError):
-    """What came is not the trace: another checksum, or an answer such as "404 Not Found"."""
+    """What came is not the trace: another checksum, or an answer such as "404 Not Found"; others may still come."""
 
 
 def read_list(path: Path = LIST) -> Samples:
@@ -79,14 +74,10 @@ def read_list(path: Path = LIST) -> Samples:
 
 def sha256(path: Path) -> str:
     """Of a file, as hexadecimal digits. Raises InputError where it cannot be read."""
-    digest = hashlib.sha256()
     try:
-        with open(path, "rb") as file:
-            while chunk := file.read(CHUNK):
-                digest.update(chunk)
+        return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-    return digest.hexdigest()
 
 
 def is_there(sample: Sample, folder: Path) -> bool:
@@ -95,67 +86,16 @@ def is_there(sample: Sample, folder: Path) -> bool:
     return path.is_file() and path.stat().st_size == sample.bytes and sha256(path) == sample.sha256
 
 
-def fetch(sample: Sample, folder: Path, timeout: float = TIMEOUT) -> None:
-    """Fetch a sample into a folder, whole or not at all.
-
-    Raises InputError where there is no network; WrongContentError where something else than the trace comes.
-    """
+def fetched(sample: Sample, timeout: float = TIMEOUT) -> bytes:
+    """What a sample's address sends. Raises InputError where there is no network."""
     request = urllib.request.Request(sample.address, headers={"User-Agent": "pytorch-training-walkthrough"})
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
-            _keep(sample, folder, answer)
+            return answer.read(sample.bytes + 1)
     except urllib.error.HTTPError as error:
-        raise WrongContentError(
-            f"{sample.name}: {sample.address} answers {error.code} {printable(error.reason, 60)}"
-        ) from error
+        raise WrongContentError(f"{sample.name}: {sample.address} answers {printable(error, 80)}") from error
     except (OSError, http.client.HTTPException) as error:
-        raise InputError(f"{_reason(error)}: {sample.name} cannot be fetched from {sample.address}") from error
-
-
-def _keep(sample: Sample, folder: Path, answer: IO[bytes]) -> None:
-    """Write what is read next to the trace's name, and rename it once its checksum is right."""
-    path = sample.path(folder)
-    with writing(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    digest, size = hashlib.sha256(), 0
-    try:
-        with writing(path), open_new(partial) as file:
-            while size <= sample.bytes and (chunk := _read(answer)):
-                digest.update(chunk)
-                size += len(chunk)
-                file.write(chunk)
-            file.flush()
-            os.fsync(file.fileno())
-        if digest.hexdigest() != sample.sha256:
-            more = "more than " if size > sample.bytes else ""
-            raise WrongContentError(
-                f"{sample.name}: what {sample.address} sends is not the trace: "
-                f"{more}{min(size, sample.bytes)} bytes of {sample.bytes}, SHA-256 {digest.hexdigest()[:12]}… "
-                f"instead of {sample.sha256[:12]}…"
-            )
-        with writing(path):
-            os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-        if not any(path.parent.iterdir()):
-            path.parent.rmdir()
-
-
-def _read(answer: IO[bytes]) -> bytes:
-    """The next part of an answer. Raises HTTPException, so that a broken connection is no error of writing."""
-    try:
-        return answer.read(CHUNK)
-    except OSError as error:
-        raise http.client.HTTPException(_reason(error)) from error
-
-
-def _reason(error: BaseException) -> str:
-    """Why the network failed, in a few words."""
-    cause = getattr(error, "reason", None) or error
-    if isinstance(cause, socket.gaierror):
-        return "the host's name cannot be resolved (no network, or a proxy is needed: set https_proxy)"
-    return printable(cause, 120) or type(cause).__name__
+        raise InputError(f"{sample.name} cannot be fetched from {sample.address}: {printable(error, 120)}") from error
 
 
 def files_in(folder: Path) -> dict[int, list[Path]]:
@@ -167,16 +107,18 @@ def files_in(folder: Path) -> dict[int, list[Path]]:
     return files
 
 
-def copy(sample: Sample, folder: Path, files: dict[int, list[Path]]) -> bool:
-    """Copy a sample from files that are here, whatever their names; False where it is not among them."""
-    for path in files.get(sample.bytes, []):
-        if sha256(path) == sample.sha256:
-            with writing(sample.path(folder)):
-                sample.path(folder).parent.mkdir(parents=True, exist_ok=True)
-            with open(path, "rb") as file:
-                _keep(sample, folder, file)
-            return True
-    return False
+def keep(sample: Sample, folder: Path, content: bytes) -> None:
+    """Write a sample into a folder, whole or not at all. Raises WrongContentError for anything else than the trace."""
+    digest, more = hashlib.sha256(content).hexdigest(), "more than " if len(content) > sample.bytes else ""
+    if digest != sample.sha256:
+        raise WrongContentError(
+            f"{sample.name}: what {sample.address} sends is not the trace: {more}{min(len(content), sample.bytes)} "
+            f"bytes of {sample.bytes}, SHA-256 {digest[:12]}… instead of {sample.sha256[:12]}…"
+        )
+    path = sample.path(folder)
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, content)
 
 
 def write_licences(samples: Samples, folder: Path) -> None:
@@ -228,7 +170,7 @@ def run(args: argparse.Namespace) -> int:
     if args.dir.exists() and not args.dir.is_dir():
         raise InputError(f"{args.dir} is a file: name a folder")
     write_licences(every, args.dir)
-    failures = fetch_all(every, args.dir, _taking_from(args.source) if args.source else fetch)
+    failures = fetch_all(every, args.dir, _from_files(args.source) if args.source else fetched)
     if failures:
         more = f"; and {len(failures) - 1} more" if len(failures) > 1 else ""
         raise InputError(f"{failures[0]}{more}; {_state(every, args.dir, bool(args.source))}")
@@ -244,8 +186,8 @@ def _program(name: str, module: str | None = None) -> list[str]:
     return [name] if shutil.which(name) else [sys.executable, "-m", module or name]
 
 
-def fetch_all(every: Samples, into: Path, take: Callable[[Sample, Path], None]) -> list[str]:
-    """Take each sample that is not there, and say so; returns why some could not be. Raises InputError: no network."""
+def fetch_all(every: Samples, into: Path, content: Callable[[Sample], bytes]) -> list[str]:
+    """Keep each sample that is not there, and say so; returns why some could not be. Raises InputError: no network."""
     failures = []
     for sample in every.samples:
         text = description(sample, every)
@@ -253,7 +195,7 @@ def fetch_all(every: Samples, into: Path, take: Callable[[Sample, Path], None]) 
             print(f"{text}\n  there already: {sample.path(into)}", flush=True)
             continue
         try:
-            take(sample, into)
+            keep(sample, into, content(sample))
         except WrongContentError as error:
             failures.append(str(error))
             print(f"{text}\n  not fetched", flush=True)
@@ -273,14 +215,16 @@ def description(sample: Sample, every: Samples) -> str:
     )
 
 
-def _taking_from(source: Path) -> Callable[[Sample, Path], None]:
+def _from_files(source: Path) -> Callable[[Sample], bytes]:
     files = files_in(source)
 
-    def take(sample: Sample, into: Path) -> None:
-        if not copy(sample, into, files):
+    def content(sample: Sample) -> bytes:
+        path = next((path for path in files.get(sample.bytes, []) if sha256(path) == sample.sha256), None)
+        if path is None:
             raise WrongContentError(f"{source} holds no file with the checksum of {sample.name}")
+        return path.read_bytes()
 
-    return take
+    return content
 
 
 def _state(every: Samples, into: Path, copied: bool = False) -> str:

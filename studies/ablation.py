@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.options import StepOptions
 from studies import study
-from walkthrough.compare.figures import GREY, MEMORY, SLOWER, SPEED, step_label, styled
+from walkthrough.compare.figures import GREY, MEMORY, SLOWER, SPEED, in_style, step_label
 from walkthrough.compare.statistics import Ratio, of_pairs
 from walkthrough.compare.statistics import ratio as ratio_of_runs
 from walkthrough.compare.study import Measurements, NotMeasured, Row, Study, interval
@@ -513,13 +513,14 @@ def _over_tf32(measured: Mapping[str, Any]) -> list[str]:
     return [f"AMP over TF32, which cuDNN uses unless told not to: {over_tf32}; over true fp32: {over_float32}."]
 
 
+@in_style
 def figure(result: Study) -> "Figure":
     """A matplotlib `Figure`: a row for the control and for each optimisation, its two ratios on a log axis."""
     from matplotlib.figure import Figure  # half a second to import
 
     rows = result.tables["effects"]
     noise = next((row["vs baseline"] for row in result.tables["programs"] if row["program"] == CONTROL), None)
-    drawn = Figure(figsize=(9, 2.2 + 0.45 * len(rows)), layout="constrained")
+    drawn = Figure(figsize=(9, 2.2 + 0.45 * len(rows)))
     axes = drawn.subplots()
     axes.set_xscale("log")
     axes.axvline(1, color=GREY, linewidth=1)
@@ -539,7 +540,7 @@ def figure(result: Study) -> "Figure":
     for at, row in enumerate(rows, start=1):
         if row["alone"] is row["in the full ladder"] is None:
             text = "no effect on this device" if row["no effect"] else "not measured"
-            axes.annotate(text, (1, at), (8, 0), textcoords="offset points", va="center", color=GREY, fontsize=9)
+            axes.annotate(text, (1, at), (8, 0), textcoords="offset points", va="center", fontsize=9)
     low, high = study.shown_range(shown)
     axes.set_xlim(low / 1.05, high * 1.05)
     ticks = shown_ticks(low / 1.05, high * 1.05)
@@ -547,10 +548,10 @@ def figure(result: Study) -> "Figure":
     axes.set_xticks([], minor=True)
     axes.set_yticks(range(1 + len(rows)), [CONTROL, *(step_label(row["optimisation"]) for row in rows)])
     axes.set_ylim(len(rows) + 0.5, -0.5)
-    styled(axes, f"{study.title(result)}; {result.measured['runs']} interleaved run(s), 95 % interval")
+    axes.set_title(f"{study.title(result)}; {result.measured['runs']} interleaved run(s), 95 % interval")
     if shown:
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.08), "ncols": 2}
-        axes.legend(frameon=False, labelcolor=GREY, fontsize=9, **below)
+        axes.legend(**below)
     return drawn
 
 

@@ -18,7 +18,7 @@ from common.options import StepOptions
 from studies import study
 from studies.study import workers_text
 from walkthrough.compare import roofs
-from walkthrough.compare.figures import GREY, MEMORY, SPEED, reach, styled
+from walkthrough.compare.figures import MEMORY, SPEED, in_style, reach
 from walkthrough.compare.statistics import Ratio, of_windows
 from walkthrough.compare.study import Row, Study
 from walkthrough.results import privacy, progress
@@ -305,11 +305,12 @@ def conclusions(measured: Mapping[str, Any]) -> dict[str, list[str]]:
     return {"input": sentences}
 
 
+@in_style
 def figure(result: Study) -> "Figure":
     """A matplotlib `Figure`: a point per number of workers, a line for the model; each with its windows' range."""
     from matplotlib.figure import Figure  # half a second to import
 
-    drawn = Figure(figsize=(9, 4), layout="constrained")
+    drawn = Figure(figsize=(9, 4))
     axes = drawn.subplots()
     rows, model = result.tables["input"], result.measured["model_alone"]
     axes.errorbar(
@@ -323,8 +324,8 @@ def figure(result: Study) -> "Figure":
     axes.set_xlim(-0.5, len(rows) - 0.5)
     axes.set_xticks(range(len(rows)), [str(row["workers"]) for row in rows])
     axes.set_ylim(0, max(*speed["windows"], *(row["fastest"] for row in rows)) * 1.08)
-    axes.set_xlabel("workers", color=GREY, fontsize=9)
-    axes.set_ylabel("images/s, median and range of the windows", color=GREY, fontsize=9)
-    styled(axes, study.title(result))
-    axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.set_xlabel("workers")
+    axes.set_ylabel("images/s, median and range of the windows")
+    axes.set_title(study.title(result))
+    axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return drawn

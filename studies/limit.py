@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from studies import input as input_study
 from studies import study
-from walkthrough.compare.figures import GREY, SPEED, styled
+from walkthrough.compare.figures import GREY, SPEED, in_style
 from walkthrough.compare.roofs import of_study
 from walkthrough.compare.statistics import of_windows
 from walkthrough.compare.study import Row, Study
@@ -239,6 +239,7 @@ def rate_text(rate: float, unit: str) -> str:
     return f"{rate:.3g} {unit}"
 
 
+@in_style
 def figure(result: Study) -> "Figure":
     """A matplotlib `Figure`: the measured roofs, a point for each group, its area by time, and one for the step."""
     import numpy as np
@@ -246,7 +247,7 @@ def figure(result: Study) -> "Figure":
     from matplotlib.figure import Figure
 
     measured, roofs = result.measured, of_study(result)
-    drawn = Figure(figsize=(9, 5), layout="constrained")
+    drawn = Figure(figsize=(9, 5))
     axes = drawn.subplots()
     groups = [group for group in measured["groups"] if share_of_roof(measured, group)]
     places = [roofs.flops_roof / roofs.bytes_roof, *(work(group) / group["bytes"] for group in groups)]
@@ -275,10 +276,10 @@ def figure(result: Study) -> "Figure":
             label=f"the whole step, timed{' **' if speed['compiled'] else ''}:\n{speed['kind']}, batch "
             f"{speed['batch_size']}{of_roofs(speed)}",
         )  # fmt: skip
-    axes.set_xlabel("FLOPs per byte of the operators' tensors", color=GREY, fontsize=9)
-    axes.set_ylabel("FLOP/s", color=GREY, fontsize=9)
-    styled(axes, study.title(result))
-    legend = axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+    axes.set_xlabel("FLOPs per byte of the operators' tensors")
+    axes.set_ylabel("FLOP/s")
+    axes.set_title(study.title(result))
+    legend = axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     for handle in legend.legend_handles:
         if isinstance(handle, PathCollection):
             handle.set_sizes([50])
@@ -290,7 +291,7 @@ def figure(result: Study) -> "Figure":
         )
     if best["compiled"]:
         remarks.append("** fused, it moves fewer bytes than are counted, so its true place is further right")
-    drawn.supxlabel("\n".join(remarks), fontsize=8, color=GREY)
+    drawn.supxlabel("\n".join(remarks), fontsize=8)
     return drawn
 
 

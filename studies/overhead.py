@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.options import StepOptions
 from studies import study
-from walkthrough.compare.figures import GREY, SPEED, styled
+from walkthrough.compare.figures import GREY, SPEED, in_style
 from walkthrough.compare.statistics import Ratio, of_pairs
 from walkthrough.compare.study import Measurements, NotMeasured, Row, Study, interval
 from walkthrough.results import progress
@@ -379,12 +379,13 @@ def conclusions(measured: Mapping[str, Any]) -> dict[str, list[str]]:
     return {"overhead": sentences}
 
 
+@in_style
 def figure(result: Study) -> "Figure":
     """A matplotlib `Figure`: a row for the control and for each mode, its cost and the interval; nothing of one run."""
     from matplotlib.figure import Figure  # half a second to import
 
     rows = result.tables["overhead"][1:]
-    drawn = Figure(figsize=(9, 1.6 + 0.4 * len(rows)), layout="constrained")
+    drawn = Figure(figsize=(9, 1.6 + 0.4 * len(rows)))
     axes = drawn.subplots()
     axes.axvline(1, color=GREY, linewidth=1)
     costs = [(at, ratio) for at, row in enumerate(rows) if isinstance(ratio := interval(row["x off"]), Ratio)]
@@ -394,13 +395,13 @@ def figure(result: Study) -> "Figure":
     for at, row in enumerate(rows):
         if not isinstance(row["x off"], dict):
             text = "not measured" if row["x off"] is None else "one run: no interval"
-            axes.annotate(text, (1, at), (8, 0), textcoords="offset points", va="center", color=GREY, fontsize=9)
+            axes.annotate(text, (1, at), (8, 0), textcoords="offset points", va="center", fontsize=9)
     axes.set_yticks(range(len(rows)), [row["tracing"] for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_xlabel("time of a step over that without a profiler", color=GREY, fontsize=9)
-    styled(axes, f"{study.title(result)}; {result.measured['runs']} runs")
+    axes.set_xlabel("time of a step over that without a profiler")
+    axes.set_title(f"{study.title(result)}; {result.measured['runs']} runs")
     if costs:
-        axes.legend(frameon=False, labelcolor=GREY, fontsize=9, loc="upper left", bbox_to_anchor=(1, 1))
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
     return drawn
 
 

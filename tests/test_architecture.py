@@ -22,7 +22,7 @@ BELOW = {  # which rooms of the tool a room may import, itself and `results` asi
     "compare": {"advice", "trace", "terminal"},
     "explain": {"compare", "advice", "terminal"},
     "attach": {"explain", "compare"},
-    "memory": {"terminal"},
+    "memory": {"compare", "terminal"},
     "records": {"compare", "advice", "trace", "terminal"},
     "tensorboard": {"compare", "advice", "trace", "terminal"},
 }

@@ -10,7 +10,6 @@ from typing import IO, TYPE_CHECKING, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 SCREEN_WIDTH = 100  # columns of what `explain` prints
 LEAST_WIDTH = 60  # columns: narrower terminals wrap its lines themselves
@@ -116,17 +115,6 @@ def print_text(text: str) -> None:
     except UnicodeEncodeError:
         text = text.translate(SIMPLER).encode(encoding, "replace").decode(encoding)
     sys.stdout.write(text)
-
-
-def plain_table(first: str, headers: Iterable[str]) -> "Table":
-    """A table without lines, its first column left-justified, the others right-justified."""
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column(first, overflow="fold")
-    for header in headers:
-        table.add_column(header, justify="right", overflow="fold")
-    return table
 
 
 def share_text(share: float | None, decimals: int = 1) -> str:

@@ -23,7 +23,7 @@ from labs.shared.extras import imported
 from labs.shared.study import lab_options, measurements, report
 from walkthrough.compare.statistics import Mean, mean, ratio
 from walkthrough.compare.study import Measurements, NotMeasured, Row
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError
 from walkthrough.results.result import data_label
 
 import torch
@@ -316,7 +316,6 @@ def notes_of(options: StepOptions) -> list[str]:
     ]
 
 
-@one_line_errors()
 def main() -> None:
     options = lab_options(__doc__, "memory", DEFAULTS)
     if options.precision == "fp32":

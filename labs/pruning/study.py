@@ -24,7 +24,7 @@ from labs.pruning.training import data_of
 from labs.shared.study import grid_options, measurements, report
 from walkthrough.compare.study import Claim, Measurements, NotMeasured, Row
 from walkthrough.results.environment import usable_cores
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError
 
 import torch
 
@@ -35,7 +35,6 @@ LIMIT_SECONDS = 6 * 3600  # of one measurement
 PROCESSES = {"cpu": 8, "cuda": 2}  # at a time, at most
 
 
-@one_line_errors()
 def main() -> None:
     options, cluster = grid_options(__doc__, "pruning", DEFAULTS)
     width_of(options.model)

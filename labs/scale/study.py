@@ -22,7 +22,7 @@ from labs.scale.model import DEFAULTS, width_of
 from labs.shared.study import lab_options, measurements, report
 from walkthrough.compare.study import Claim, Measurements, NotMeasured, Row
 from walkthrough.results.environment import usable_cores
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError
 
 import torch
 
@@ -41,7 +41,6 @@ MOST_PROCESSES, MOST_WORKERS = 8, 8
 LIMIT_SECONDS = 6 * 3600  # of one measurement
 
 
-@one_line_errors()
 def main() -> None:
     options = lab_options(__doc__, "scale", DEFAULTS)
     width_of(options.model)

@@ -2,7 +2,6 @@
 
 A lab's `study.py` is a program:
 
-    @one_line_errors()
     def main():
         options = lab_options(__doc__, "memory", DEFAULTS)
         lab = measurements("memory", options, Path(__file__).with_name("measure.py"))
@@ -59,9 +58,7 @@ def _parsed(
     argv: Sequence[str] | None,
     add_more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> tuple[StepOptions, argparse.Namespace]:
-    parser = OneLineParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = OneLineParser(description=description)
     add_step_options(
         parser,
         logdir=ROOT / "logs",

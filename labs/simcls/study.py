@@ -13,7 +13,7 @@ from labs.simcls.data import check_extras
 from labs.simcls.model import DEFAULTS
 from walkthrough.compare.study import Measurements, NotMeasured, Row
 from walkthrough.results.environment import usable_cores
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError
 
 PROGRAMS = ("00_baseline", "01_workers", "02_half_precision", "03_checkpointing", "04_ordered_once")
 CANDIDATES = (1, 2, 4, 8, 16)
@@ -23,7 +23,6 @@ SEEDS = {True: 1, False: 3}
 ROUNDS = {True: 2, False: 5}
 
 
-@one_line_errors()
 def main() -> None:
     options = lab_options(__doc__, "simcls", DEFAULTS)
     check_extras(options.model)

@@ -27,7 +27,7 @@ from labs.speedrun.race import RaceOptions
 from labs.speedrun.tables import FASTER_RATE, LAST, NAIVE, PROGRAMS, Races, race_of
 from walkthrough.compare.study import Measurements, NotMeasured, Row
 from walkthrough.results.environment import usable_cores
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError
 
 CONSTANT = PROGRAMS[:4]  # programs with a constant learning rate: long, so each has a process of its own
 SCHEDULED = PROGRAMS[4:-1]
@@ -229,7 +229,6 @@ def notes_of(setting: RaceOptions, data: DataSet) -> list[str]:
     return notes
 
 
-@one_line_errors()
 def main() -> None:
     options = lab_options(__doc__, "speedrun", DEFAULTS)
     width_of(options.model)

@@ -22,7 +22,7 @@ from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS
 from walkthrough.compare.study import Measurements, NotMeasured
 from walkthrough.results.environment import usable_cores
-from walkthrough.results.errors import InputError, one_line_errors
+from walkthrough.results.errors import InputError
 
 ROUNDS, LOADING_ROUNDS, SEEDS = {True: 3, False: 5}, {True: 1, False: 4}, {True: 2, False: 3}  # by --quick
 WORKERS = {True: (0, 2, 4), False: (0, 1, 2, 4, 8)}
@@ -32,7 +32,6 @@ LIMIT_SECONDS = 6 * 3600  # of one measurement
 PROCESSES = 8  # at a time, at most: each takes a GB of memory
 
 
-@one_line_errors()
 def main() -> None:
     options = lab_options(__doc__, "transformer", DEFAULTS)
     imported("transformers", "transformer", "this study")

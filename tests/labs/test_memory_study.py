@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT
+from support import ROOT, exit_code_of
 
 from common import program as programs
 from common.options import StepOptions
@@ -78,9 +78,7 @@ def main(few_digits, tmp_path, monkeypatch, capsys):
     def started(*words):
         base = ["study.py", "--quick", "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path)]
         monkeypatch.setattr(sys, "argv", [*base, *words])
-        with pytest.raises(SystemExit) as ended:
-            study.main()
-        return ended.value.code, capsys.readouterr().err
+        return exit_code_of(study.main), capsys.readouterr().err
 
     return started
 

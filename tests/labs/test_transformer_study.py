@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from support import ROOT
+from support import ROOT, exit_code_of
 from torch import nn
 
 from common import program as programs
@@ -17,6 +17,7 @@ from common.options import StepOptions
 from common.timing import Plan
 from walkthrough.compare.statistics import Ratio
 from walkthrough.compare.study import Measurements, NotMeasured, read
+from walkthrough.results.errors import InputError
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -r tests/requirements.txt")
 pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install -r tests/requirements.txt")
@@ -391,9 +392,7 @@ def main(options, tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(study, "measured", None)
         base = ["--quick", "--device", "cpu", "--model", "nano", "--logdir", str(tmp_path), "--data", str(data)]
         monkeypatch.setattr(sys, "argv", ["study.py", *base, *words])
-        with pytest.raises(SystemExit) as ended:
-            study.main()
-        return ended.value.code, capsys.readouterr().err
+        return exit_code_of(study.main), capsys.readouterr().err
 
     return started
 
@@ -416,17 +415,15 @@ def test_missing_extras_and_models_and_data_that_are_none_are_one_line(main, dat
     assert_one_line(main(), "pip install -r labs/transformer/requirements.txt")
 
 
-def test_what_was_measured_is_kept_where_the_rest_cannot_be(options, tmp_path, monkeypatch, capsys):
+def test_what_was_measured_is_kept_where_the_rest_cannot_be(options, tmp_path, monkeypatch):
     def gone(self, what, **settings):
         raise NotMeasured("the disk is gone")
 
     monkeypatch.setattr(Measurements, "measure", gone)
     words = ["--quick", "--device", "cpu", "--model", "nano", "--logdir", str(tmp_path), "--data", str(options.data)]
     monkeypatch.setattr(sys, "argv", ["study.py", *words])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(InputError, match=r"the disk is gone \(what was measured is kept"):
         study.main()
-    assert ended.value.code == 2
-    assert "the disk is gone (what was measured is kept" in capsys.readouterr().err
     assert not (tmp_path / "labs" / "transformer" / "study.json").exists()
 
 

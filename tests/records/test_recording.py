@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import signal
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from walkthrough.records import record as recording
 from walkthrough.results import environment as machine
 from walkthrough.results import events
 from walkthrough.results import result as record
-from walkthrough.results.errors import InputError
 
 NAMES = ["00_baseline", "01_amp", "02_bigger_batch"]
 
@@ -477,20 +475,6 @@ def test_a_step_that_ran_once_and_then_cannot_keeps_its_runs(fake_runs, refusing
     assert not (folder / "not_run.json").exists()
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"step": "01_amp"}', '{"step": "01_amp", "reason": 1}', "[" * 100_000])
-def test_a_broken_reason_is_refused_by_name(tmp_path, text):
-    (tmp_path / "01_amp").mkdir()
-    (tmp_path / "01_amp" / "not_run.json").write_text(text)
-    with pytest.raises(InputError, match=r"01_amp/not_run\.json is broken"):
-        record.steps_not_run(tmp_path)
-
-
-def test_another_steps_reason_is_refused(tmp_path):
-    record.write_not_run(tmp_path / "01_amp", "02_bigger_batch", "because")
-    with pytest.raises(InputError, match="it is of 02_bigger_batch"):
-        record.steps_not_run(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -562,87 +546,10 @@ def test_a_record_without_runs_binds_nobody(fake_runs, tmp_path):
     assert json.loads((tmp_path / FOLDER / "record.json").read_text())["settings"]["seed"] == 3
 
 
-def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeypatch):
-    def git(*words):
-        subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
-
-    for folder in ("steps", "common", "logs"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "file").write_text("1")
-    monkeypatch.setattr(machine, "ROOT", tmp_path)
-    assert machine.git_revision() is None
-    git("init", "-q")
-    git("add", ".")
-    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m")
-    assert re.fullmatch("[0-9a-f]{12}", machine.git_revision())
-    (tmp_path / "logs" / "file").write_text("2")
-    (tmp_path / "tools" / "docs").mkdir(parents=True)
-    (tmp_path / "tools" / "docs" / "file").write_text("1")
-    for reads in ("explain", "tensorboard"):
-        (tmp_path / "walkthrough" / reads).mkdir(parents=True)
-        (tmp_path / "walkthrough" / reads / "file").write_text("1")
-    assert not machine.git_revision().endswith("-dirty")
-    (tmp_path / "walkthrough" / "records").mkdir()
-    (tmp_path / "walkthrough" / "records" / "file").write_text("1")
-    assert machine.git_revision().endswith("-dirty")
-    (tmp_path / "walkthrough" / "records" / "file").unlink()
-    (tmp_path / "steps" / "file").write_text("2")
-    assert machine.git_revision().endswith("-dirty")
-
-
-def test_a_commit_is_named_by_the_environment_where_git_is_not_at_hand(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine, "ROOT", tmp_path)
-    for named, commit in {
-        "0123abc": "0123abc",
-        "a" * 40: "a" * 12,
-        "0123456789abcdef-dirty": "0123456789ab-dirty",
-    }.items():
-        monkeypatch.setenv(machine.COMMIT_VARIABLE, named)
-        assert machine.git_revision() == commit
-    monkeypatch.setenv(machine.COMMIT_VARIABLE, "main")
-    with pytest.raises(InputError, match="WALKTHROUGH_COMMIT='main' is no commit"):
-        machine.git_revision()
-
-
-def test_where_git_is_at_hand_the_environment_hides_neither_its_commit_nor_changes(tmp_path, monkeypatch):
-    def git(*words):
-        subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
-
-    (tmp_path / "steps").mkdir()
-    (tmp_path / "steps" / "file").write_text("1")
-    monkeypatch.setattr(machine, "ROOT", tmp_path)
-    monkeypatch.setenv(machine.COMMIT_VARIABLE, "a" * 40)  # left over from another machine
-    git("init", "-q")
-    git("add", ".")
-    git("-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m")
-    commit = machine.git_revision()
-    assert commit not in ("a" * 12, None)
-    (tmp_path / "steps" / "file").write_text("2")
-    assert machine.git_revision() == f"{commit}-dirty"
-    monkeypatch.setattr(machine, "ROOT", tmp_path / "steps")  # an archive, unpacked in somebody's repository
-    assert machine.git_revision() == "a" * 12
-
-
 def test_devices_become_folder_names():
     assert recording.slug("NVIDIA H200") == "nvidia-h200"
     assert recording.slug("Intel(R) Core(TM) i7-8650U CPU @ 1.90GHz") == "intel-core-i7-8650u-cpu-1-90ghz"
     assert recording.slug("()") == "unknown"
-
-
-def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
-    (tmp_path / "steps").mkdir()
-    (tmp_path / "steps" / "00_a.py").write_text("1")
-    monkeypatch.setattr(machine, "ROOT", tmp_path)
-    first = machine.code_hash()
-    (tmp_path / "README.md").write_text("words")
-    (tmp_path / "tools" / "docs").mkdir(parents=True)
-    (tmp_path / "tools" / "docs" / "figures.py").write_text("1")
-    (tmp_path / "walkthrough").mkdir()
-    (tmp_path / "walkthrough" / "doctor.py").write_text("1")
-    assert machine.code_hash() == first
-    assert machine.code_hash("tools/docs/*.py") != first
-    (tmp_path / "steps" / "00_a.py").write_text("2")
-    assert machine.code_hash() != first
 
 
 def test_the_code_of_a_recording_is_what_it_runs():

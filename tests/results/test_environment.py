@@ -1,10 +1,13 @@
-"""The driver's version, from what nvidia-smi prints."""
+"""The driver's version from what nvidia-smi prints, and the commit and the hash of the code."""
 
 import os
+import re
+import subprocess
 
 import pytest
 
 from walkthrough.results import environment
+from walkthrough.results.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -23,3 +26,76 @@ def test_a_driver_version_is_one_or_none(tmp_path, monkeypatch, prints, version)
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert environment.driver_version() == version
+
+
+def commit_all(folder):
+    """Make a repository of a folder with all that it holds."""
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m"]):
+        subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True)
+
+
+def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeypatch):
+    for folder in ("steps", "common", "logs"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "file").write_text("1")
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    assert environment.git_revision() is None
+    commit_all(tmp_path)
+    assert re.fullmatch("[0-9a-f]{12}", environment.git_revision())
+    (tmp_path / "logs" / "file").write_text("2")
+    (tmp_path / "tools" / "docs").mkdir(parents=True)
+    (tmp_path / "tools" / "docs" / "file").write_text("1")
+    for reads in ("explain", "tensorboard"):
+        (tmp_path / "walkthrough" / reads).mkdir(parents=True)
+        (tmp_path / "walkthrough" / reads / "file").write_text("1")
+    assert not environment.git_revision().endswith("-dirty")
+    (tmp_path / "walkthrough" / "records").mkdir()
+    (tmp_path / "walkthrough" / "records" / "file").write_text("1")
+    assert environment.git_revision().endswith("-dirty")
+    (tmp_path / "walkthrough" / "records" / "file").unlink()
+    (tmp_path / "steps" / "file").write_text("2")
+    assert environment.git_revision().endswith("-dirty")
+
+
+def test_a_commit_is_named_by_the_environment_where_git_is_not_at_hand(tmp_path, monkeypatch):
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    for named, commit in {
+        "0123abc": "0123abc",
+        "a" * 40: "a" * 12,
+        "0123456789abcdef-dirty": "0123456789ab-dirty",
+    }.items():
+        monkeypatch.setenv(environment.COMMIT_VARIABLE, named)
+        assert environment.git_revision() == commit
+    monkeypatch.setenv(environment.COMMIT_VARIABLE, "main")
+    with pytest.raises(InputError, match="WALKTHROUGH_COMMIT='main' is no commit"):
+        environment.git_revision()
+
+
+def test_where_git_is_at_hand_the_environment_hides_neither_its_commit_nor_changes(tmp_path, monkeypatch):
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "file").write_text("1")
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    monkeypatch.setenv(environment.COMMIT_VARIABLE, "a" * 40)  # left over from another machine
+    commit_all(tmp_path)
+    commit = environment.git_revision()
+    assert commit not in ("a" * 12, None)
+    (tmp_path / "steps" / "file").write_text("2")
+    assert environment.git_revision() == f"{commit}-dirty"
+    monkeypatch.setattr(environment, "ROOT", tmp_path / "steps")  # an archive, unpacked in somebody's repository
+    assert environment.git_revision() == "a" * 12
+
+
+def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):
+    (tmp_path / "steps").mkdir()
+    (tmp_path / "steps" / "00_a.py").write_text("1")
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    first = environment.code_hash()
+    (tmp_path / "README.md").write_text("words")
+    (tmp_path / "tools" / "docs").mkdir(parents=True)
+    (tmp_path / "tools" / "docs" / "figures.py").write_text("1")
+    (tmp_path / "walkthrough").mkdir()
+    (tmp_path / "walkthrough" / "doctor.py").write_text("1")
+    assert environment.code_hash() == first
+    assert environment.code_hash("tools/docs/*.py") != first
+    (tmp_path / "steps" / "00_a.py").write_text("2")
+    assert environment.code_hash() != first

@@ -111,3 +111,17 @@ def test_the_environment_of_this_machine_is_complete():
     assert environment.cores >= 1
     for text in (environment.python, environment.platform, environment.cpu):
         assert text
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"step": "01_amp"}', '{"step": "01_amp", "reason": 1}', "[" * 100_000])
+def test_a_broken_reason_is_refused_by_name(tmp_path, text):
+    (tmp_path / "01_amp").mkdir()
+    (tmp_path / "01_amp" / "not_run.json").write_text(text)
+    with pytest.raises(InputError, match=r"01_amp/not_run\.json is broken"):
+        record.steps_not_run(tmp_path)
+
+
+def test_another_steps_reason_is_refused(tmp_path):
+    record.write_not_run(tmp_path / "01_amp", "02_bigger_batch", "because")
+    with pytest.raises(InputError, match="it is of 02_bigger_batch"):
+        record.steps_not_run(tmp_path)

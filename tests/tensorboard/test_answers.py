@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from support.board import PATIENCE
 
+from walkthrough.results import environment
 from walkthrough.results.result import write_whole
 from walkthrough.tensorboard import answers, worker
 from walkthrough.tensorboard.answers import Answers, Kept
@@ -209,13 +210,15 @@ def test_a_key_changes_with_the_file_and_the_question(tmp_path):
     assert len(keys) == 6
 
 
-def test_a_key_changes_with_all_code_that_reads_traces(tmp_path):
-    (tmp_path / "findings").mkdir()
-    rule = tmp_path / "findings" / "rule.py"
+@pytest.mark.parametrize("room", ["trace", "advice", "tensorboard"])
+def test_a_key_changes_with_all_code_that_reads_traces(tmp_path, monkeypatch, room):
+    monkeypatch.setattr(environment, "ROOT", tmp_path)
+    rule = tmp_path / "walkthrough" / room / "rule.py"
+    rule.parent.mkdir(parents=True)
     hashes = set()
     for code in ("1", "2"):
         rule.write_text(code)
-        hashes.add(worker.hash_of_code.__wrapped__((tmp_path,)))
+        hashes.add(worker._code.__wrapped__())
     assert len(hashes) == 2
 
 

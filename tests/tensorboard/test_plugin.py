@@ -162,7 +162,8 @@ def _of(rank, exposed_us, sampled):
     typical = {"mean_us": 1000.0, "median_us": 1000.0, "breakdown_us": dict.fromkeys(ROLES, 100.0)}
     typical |= {"parts_us": {}, "communication": times}
     collectives = {"1": {"ncclDevKernel_AllReduce": [exposed_us]}}
-    return f"rank{rank}.json", plugin._Report(rank, [{}], collectives, False, sampled, typical, [], "a verdict")
+    report = {"gpus": [{}], "collectives": collectives, "sampled": sampled, "typical": typical, "advice": []}
+    return report | {"bound": "a verdict", "trace": f"rank{rank}.json"}
 
 
 @pytest.mark.parametrize("sampled", [False, True])

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from tools.docs import figures, mysteries, others, screenshots, strips
-from tools.docs.page_tables import COMMANDS, TABLES, stored
+from tools.docs.page_tables import COMMANDS, TABLES, sentence_of, stored
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
@@ -117,7 +117,7 @@ def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     if any(one.change for one, *_ in shown):
         first, last = shown[0][0], shown[-1][0]
         sources.append(
-            f"Predicted by `explain`'s replay of the same trace, not measured: {strips.ms(last.step_us)} after "
+            f"Predicted by `explain`'s replay, not measured: {strips.ms(last.step_us)} after "
             f"{strips.ms(first.step_us)}."
         )
     return (
@@ -497,7 +497,7 @@ def table(course: Course, of: str, name: str, *words: str) -> str:
     if study is None:
         return _not_recorded(of)
     if name == "notes":
-        return "\n".join(f"- {escaped(note[0].upper() + note[1:])}." for note in study.notes)
+        return "\n".join(f"- {sentence_of(note)}" for note in study.notes)
     rows = claim_rows(study.claims) if name == "claims" else study.tables.get(name)
     return Table(name, rows).markdown() if rows else "*Not measured on this device.*"
 

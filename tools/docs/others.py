@@ -45,9 +45,9 @@ _COPY = Cut(around=TO_GPU)
 STRETCHES = {  # {name in the pages: what it is}; after a change here, compute anew
     "v100_0_workers": Shown("resnet50_v100_0_workers", "0 workers, one step"),
     "v100_4_workers": Shown("resnet50_v100_4_workers", "4 workers, one step"),
-    "v100_fp32": Shown("resnet50_v100_ddp", "a V100 in fp32, one step"),
-    "v100_amp": Shown("resnet50_v100_ddp", "mixed precision, one step", Cut("01_amp")),
-    "a100_tf32": Shown("resnet50_a100_ddp", "an A100 in TF32, one step"),
+    "v100_fp32": Shown("resnet50_v100_ddp", "V100, fp32"),
+    "v100_amp": Shown("resnet50_v100_ddp", "V100, mixed precision", Cut("01_amp")),
+    "a100_tf32": Shown("resnet50_a100_ddp", "A100, TF32"),
     "a100_batch_32": Shown("resnet50_a100_ddp", "two steps of batch 32", Cut(count=2)),
     "a100_batch_64": Shown("resnet50_a100_ddp", "one step of batch 64", Cut("02_bigger_batch")),
     "v100_float32": Shown("resnet50_v100_4_workers", "around the copy of a batch in float32", _COPY),

@@ -1,6 +1,6 @@
 """The tables of the pages: of labs, the ladder, samples, studies and predicted GPU memory, from what was recorded."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 from studies.study import title
 from tools.docs import gpu_memory, others, strips
@@ -153,7 +153,7 @@ def stored(course: Course, name: str, of: str, part: str = "") -> str:
         return "\n\n".join(map(escaped, sentences))
     parts = [Table(of, result.tables[of], () if part == "table" else sentences).markdown()]
     if of == next(iter(result.tables)):
-        parts = [f"{escaped(title(result))}.", *parts, *_notes(result.notes)]
+        parts = [f"{escaped(title(result))}.", *parts, *map(sentence_of, result.notes)]
     return "\n\n".join([*parts, course.measured_again])
 
 
@@ -162,12 +162,9 @@ def _not_recorded(course: Course, name: str) -> str:
     return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[name]}`.*"
 
 
-def _notes(notes: Sequence[str]) -> list[str]:
-    return [_sentence(note) for note in notes]
-
-
-def _sentence(text: str) -> str:
-    return f"{escaped(text[0].upper() + text[1:])}."
+def sentence_of(note: str) -> str:
+    """A note of a study, for a page."""
+    return f"{escaped(note[0].upper() + note[1:])}."
 
 
 TABLES: dict[tuple[str, str], Callable[..., str]] = {

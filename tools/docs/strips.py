@@ -7,6 +7,7 @@ strip(shown, title); before_after(before, after)      matplotlib figures
 import re
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -306,7 +307,7 @@ def _draw(axes: Axes, shown: Stretch, title: str, lanes: Sequence[str], width: f
     axes.tick_params(length=0, axis="y")
 
 
-_SMALL = {"fontsize": 9}
+_SMALL: dict[str, Any] = {"fontsize": 9}
 
 
 def _call_out(axes: Axes, begin: float, end: float, words: str, y: float, side: int, width: float) -> None:

@@ -40,7 +40,7 @@ from walkthrough.results.result import (
 WINDOWS = 5  # of a run, at least
 UNPACKED_LIMIT = 40_000_000  # bytes of a trace's JSON: several times what a trace of `LIMIT` unpacks to
 MARKUP = re.compile(r"[<>\[\]`|\\]")  # would be more than text on the pages that show the record
-# Left by `record` and by studies: locks, times, what was not whole when a call was killed.
+# Left by `record` and by studies: locks, measurements, what was not whole when a call was killed.
 LEFT = re.compile(r"\.[a-z_]+\.(lock|json)|\.running(/.*)?|(.*/)?\.[^/]+\.[0-9]+\.partial")
 FIX = "leave it as `walkthrough record` wrote it, or record it anew"
 OF_ALL_RUNS = (

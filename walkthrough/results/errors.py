@@ -3,13 +3,10 @@
 import argparse
 import re
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn
-
-from walkthrough.results import capture
 
 
 class InputError(Exception):
@@ -110,17 +107,6 @@ def exit_in_one_line() -> None:
         before(kind, error, traceback)
 
     sys.excepthook = hook
-
-
-@contextmanager
-def one_line_errors() -> Iterator[None]:
-    """For the programs that still catch: see `exit_in_one_line`."""
-    try:
-        yield
-    except (Exception, KeyboardInterrupt) as error:
-        if capture.current.get() or (code := exit_code(error)) is None:
-            raise
-        raise SystemExit(code) from error
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -3,11 +3,12 @@
 Records in TFRecord framing: length, its checksum, data, its checksum; each an `Event` of TensorBoard's event.proto.
 """
 
+import json
+import re
 import struct
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.files import open_new
@@ -15,6 +16,7 @@ from walkthrough.results.result import writing
 
 _FRAME = 16  # bytes around a record's data
 _MEASURED = ("loss", "step_ms", "images_per_second", "tokens_per_second", "peak_memory_bytes", "first_step_seconds")
+_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"')  # in JSON
 _TEXTS = {  # all that an event file of a run holds: tags, settings and their values, and the names of the fields
     *_MEASURED, *(f"median/{name}" for name in _MEASURED),
     *("batch_size", "precision", "transfer", "workers", "pin_memory"),
@@ -92,23 +94,12 @@ def scalars(content: bytes) -> dict[str, float]:
         event.ClearField("step")  # a number, which would be a text below
         for value in event.summary.value:
             value.metadata.plugin_data.ClearField("content")  # one of `settings`
-        if foreign := sorted(_texts(map(MessageToDict, (event, *settings))) - _TEXTS):
+        held = json.dumps([MessageToDict(message) for message in (event, *settings)])
+        if foreign := sorted({*_TEXT.findall(held)} - _TEXTS):  # keys are texts, too
             raise InputError(f"it holds a text that no run writes: {printable(foreign[0], 60)!r}")
     if not values:
         raise InputError("it holds no scalar")
     return values
-
-
-def _texts(values: Iterable[Any]) -> set[str]:
-    """The texts in JSON values, keys included."""
-    texts, waiting = set[str](), list(values)
-    while waiting:
-        item = waiting.pop()
-        if isinstance(item, str):
-            texts.add(item)
-        elif isinstance(item, dict | list):
-            waiting += (*item, *item.values()) if isinstance(item, dict) else item
-    return texts
 
 
 def _records(content: bytes) -> Iterator[bytes]:

@@ -51,6 +51,7 @@ PAGE = {  # the tab's own files: {route: content type}
 WORKERS = min(4, usable_cores())  # children that read traces
 DISK_LIMIT = 256 * 2**20  # bytes of kept answers
 READ_AHEAD = 40  # runs whose traces are read before the page asks for them
+RANK_FIELDS = ("gpus", "collectives", "sampled", "typical", "advice", "bound")  # of a trace's numbers: what is compared
 RANKS_BYTES = 2**27  # of the numbers of all ranks that are compared, as JSON
 A_DAY = 24 * 3600  # s
 NOSNIFF = ("X-Content-Type-Options", "nosniff")
@@ -411,22 +412,6 @@ def download(request: wrappers.Request, path: Path) -> wrappers.Response:
     )
 
 
-class _Report(msgspec.Struct):
-    """What is used of a trace's numbers; see `report.tables`."""
-
-    rank: int | None
-    gpus: list[Any]
-    collectives: dict[str, dict[str, list[float]]]
-    partial: bool
-    sampled: bool
-    typical: dict[str, Any]
-    advice: list[dict[str, Any]]
-    bound: str
-
-
-_decode = msgspec.json.Decoder(_Report).decode
-
-
 def compared(run: Run, answers: Answers) -> dict[str, Any]:
     """{"state": "reading", "reading": n} until all traces are read, then the comparison.
 
@@ -439,7 +424,7 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
     if any(state == "reading" for _, state, _ in digests):
         return {"state": "reading", "reading": answers.reading}
     problems = [f"only the newest {MOST_RANKS} of {len(paths)} traces are compared"] if len(paths) > MOST_RANKS else []
-    newest: dict[int, tuple[str, _Report]] = {}
+    newest: dict[int, dict[str, Any]] = {}
     left = RANKS_BYTES
     for path, state, answer in digests:
         name = printable(path.name)
@@ -451,21 +436,20 @@ def compared(run: Run, answers: Answers) -> dict[str, Any]:
             problems.append(f"{name} is left out: the ranks have too many numbers to compare")
             continue
         left -= len(text)
-        report = _decode(text)
-        if report.rank is None:
+        report = msgspec.json.decode(text)
+        if report["rank"] is None:
             problems.append(f"{name} is left out: it names no rank")
-        elif report.partial:
+        elif report["partial"]:
             problems.append(f"{name} is left out: a part of it is missing")
-        elif report.rank not in newest:  # the newest first
-            newest[report.rank] = path.name, report
+        elif report["rank"] not in newest:  # the newest first
+            newest[report["rank"]] = {field: report[field] for field in RANK_FIELDS} | {"trace": path.name}
     return {"state": "ready", "problems": problems} | _compared(dict(sorted(newest.items())))
 
 
-def _compared(newest: dict[int, tuple[str, _Report]]) -> dict[str, Any]:
-    """newest: {rank: (file, its numbers)}."""
+def _compared(newest: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    """newest: {rank: its numbers}."""
     if not newest:
         return {"ranks": []}
-    complete = not any(report.sampled for _, report in newest.values())
-    both = comparison.ranks({rank: msgspec.structs.asdict(report) for rank, (_, report) in newest.items()}, complete)
-    rows = [row | {"trace": newest[row["rank"]][0]} for row in both["ranks"]]
+    both = comparison.ranks(newest, not any(report["sampled"] for report in newest.values()))
+    rows = [row | {"trace": newest[row["rank"]]["trace"]} for row in both["ranks"]]
     return both | {"ranks": rows, "advice": micro_sign(both["advice"])}

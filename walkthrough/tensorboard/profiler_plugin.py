@@ -201,10 +201,8 @@ class Missing(Exception):
 class _Run:
     """shown: the traces whose profiles are shown; None before those of `wanted` have been read for the first time."""
 
-    folder: str
     wanted: tuple[Question, ...] = ()
     shown: tuple[Question, ...] | None = None
-    shown_folder: str = ""
 
 
 class Loading:
@@ -244,17 +242,15 @@ class Loading:
             else:
                 seen[name] = path, files, *_profiles_of(path, files, before[2] if before else ())
         self._seen = seen
-        found = {
-            name: (path, wanted, writing) for name, (path, _, wanted, writing) in seen.items() if wanted or writing
-        }
+        found = {name: (wanted, writing) for name, (*_, wanted, writing) in seen.items() if wanted or writing}
         with self._changed:
             self._settle()
             for name in self._runs.keys() - found.keys():
                 del self._runs[name]
-            for name, (path, wanted, writing) in found.items():
-                run = self._runs.get(name, _Run(path))
+            for name, (wanted, writing) in found.items():
+                run = self._runs.get(name, _Run())
                 before = [question for question in run.wanted if question.file in writing] if writing else []
-                run.folder, run.wanted = path, (*wanted, *before)
+                run.wanted = (*wanted, *before)
                 if run.wanted:
                     self._runs[name] = run
             self._runs = dict(sorted(self._runs.items(), key=lambda named: natural(named[0])))
@@ -263,7 +259,7 @@ class Loading:
             self._changed.notify_all()
             names = set(self._runs)
         self._profiles.keep_only(names)
-        return any(writing for _, _, writing in found.values())
+        return any(writing for _, writing in found.values())
 
     def names(self) -> list[str]:
         """The runs that can be asked for, numbers in order: not those of which no trace can be read."""
@@ -301,7 +297,7 @@ class Loading:
         while True:
             run, shown = self._wait_for(name, until)
             try:
-                return self._profiles.run(name, run.shown_folder, shown)
+                return self._profiles.run(name, shown)
             except Missing:
                 with self._changed:
                     self.answers.forget_missing((*run.wanted, *shown))
@@ -382,7 +378,6 @@ class Loading:
         for run in self._runs.values():
             if self._is_settled(run):
                 run.shown = tuple(question for question in run.wanted if not self.answers.failure(question))
-                run.shown_folder = run.folder
 
     def _spare(self) -> set[str]:
         """The keys of the runs that were asked for last."""
@@ -418,8 +413,8 @@ def _profiles_of(folder: str, files: Files, before: Iterable[Question] = ()) -> 
 class _OnDemand(Run):
     """A run that reads the profile of one of its workers when somebody asks for it."""
 
-    def __init__(self, name: str, folder: str, profile_of: Callable[[Question], RunProfile]) -> None:
-        super().__init__(name, folder)
+    def __init__(self, name: str, profile_of: Callable[[Question], RunProfile]) -> None:
+        super().__init__(name, "")  # only the plugin's own loader reads the folder
         self._profile_of = profile_of
 
     def get_profile(self, worker: Any, span: Any) -> Any:
@@ -450,27 +445,23 @@ class Profiles:
         self._runs: dict[str, tuple[tuple[Question, ...], Run]] = {}  # without their profiles
         self._profiles: OrderedDict[Question, tuple[RunProfile, int]] = OrderedDict()
 
-    def run(self, name: str, folder: str, traces: tuple[Question, ...]) -> Run:
+    def run(self, name: str, traces: tuple[Question, ...]) -> Run:
         """The run of that name with the profiles of these traces. Raises Missing."""
         with self._lock:
             if name not in self._runs or self._runs[name][0] != traces:
-                self._runs[name] = traces, self._put_together(_OnDemand(name, folder, self._profile_of), traces)
+                self._runs[name] = traces, self._put_together(_OnDemand(name, self._profile_of), traces)
             return self._runs[name][1]
 
     def profile(self, trace: Question) -> RunProfile:
         """What the pages show of a trace. Raises Missing."""
-        dropped = False
         with self._lock:
             if trace not in self._profiles:
                 self._profiles[trace] = self._read(trace, TABLES)
             self._profiles.move_to_end(trace)
             while len(self._profiles) > 1 and sum(size for _, size in self._profiles.values()) > MEMORY_LIMIT:
                 self._profiles.popitem(last=False)
-                dropped = True
-            profile = self._profiles[trace][0]
-        if dropped:
-            self._dropped()
-        return profile
+                self._dropped()
+            return self._profiles[trace][0]
 
     def keep_only(self, names: set[str]) -> None:
         """Drop the other runs from the memory, and the profiles that are in none."""
@@ -484,7 +475,7 @@ class Profiles:
             self._dropped()
 
     def _put_together(self, run: Run, traces: tuple[Question, ...]) -> Run:
-        distributed, total = Run(run.name, run.run_dir), 0
+        distributed, total = Run(run.name, ""), 0
         for trace in traces:
             (views, of_distributed), size = self._read(trace)
             worker, span = trace.options
@@ -493,9 +484,11 @@ class Profiles:
             total += size
             if total > MEMORY_LIMIT:
                 log.warning("run %s: no Distributed view, its collectives are too many", printable(run.name))
-                distributed = Run(run.name, run.run_dir)
+                distributed = Run(run.name, "")
         try:
-            for profile in _Distributed(run.name)._process_spans(distributed) if distributed.profiles else ():
+            loader = RunLoader.__new__(RunLoader)  # the plugin's own, but it opens a queue
+            loader.run_name = run.name
+            for profile in loader._process_spans(distributed) if distributed.profiles else ():
                 if profile is not None:
                     run.add_profile(profile)
         except Exception:
@@ -521,10 +514,3 @@ class Profiles:
         with suppress(OSError):
             os.utime(self._kept.path(trace.key, part))  # the oldest go first
         return content, int.from_bytes(packed[-4:], "little")  # as gzip writes it
-
-
-class _Distributed(RunLoader):
-    """The plugin's own loader, for what it computes from several traces."""
-
-    def __init__(self, run_name: str) -> None:  # the plugin's opens a queue
-        self.run_name = run_name

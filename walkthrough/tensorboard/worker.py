@@ -29,7 +29,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 
 import msgspec
 
-from walkthrough.results.environment import ROOT
+from walkthrough.results.environment import code_hash
 from walkthrough.results.errors import InputError, is_out_of_memory, printable, size, whole_number
 from walkthrough.results.files import not_plain, open_plain
 from walkthrough.results.result import write_whole
@@ -42,7 +42,7 @@ except ImportError:  # Windows
 
 log = logging.getLogger("walkthrough")
 # What answers depend on: the rooms that compute them, and the texts of times and sizes in them.
-CODE = tuple(ROOT / "walkthrough" / name for name in ("trace", "advice", "tensorboard", "terminal.py"))
+CODE = tuple(f"walkthrough/{files}.py" for files in ("trace/*", "advice/*", "tensorboard/*", "terminal"))
 LOG_LEVEL = "TORCH_PROFILER_LOG_LEVEL"  # torch-tb-profiler's own variable
 MUCH_MEMORY, MOST_MEMORY = 2**30, 4 * 2**30  # bytes
 TABLES, COUNTERS = ".tables.gz", ".counters.gz"  # the ends of the names of files next to a kept "profile"
@@ -110,7 +110,7 @@ class Question:
     @cached_property
     def key(self) -> str:
         """The answer's: another one also for other code, and another Python, which pickles otherwise."""
-        parts = (*vars(self).values(), sys.version_info[:2], hash_of_code(CODE))
+        parts = (*vars(self).values(), sys.version_info[:2], _code())
         return hashlib.sha256("\0".join(map(str, parts)).encode("utf-8", "surrogateescape")).hexdigest()
 
     @property
@@ -125,10 +125,8 @@ class Question:
 
 
 @cache
-def hash_of_code(paths: tuple[Path, ...]) -> str:
-    """A hash of Python files, and of those in some folders: what is computed by other code has another key."""
-    files = [file for path in paths for file in ([path] if path.is_file() else sorted(path.rglob("*.py")))]
-    return hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
+def _code() -> str:
+    return code_hash(*CODE)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from walkthrough.results.errors import (
     printable,
     whole_number,
 )
-from walkthrough.results.result import check_writable, writing
+from walkthrough.results.result import check_writable
 
 import torch
 from torch import nn
@@ -284,8 +284,6 @@ def main() -> None:
     name = checked_device(args.device)
     device, kind = torch.device(name), torch.device(name).type
     disable_tf32()
-    with writing(args.logdir):
-        args.logdir.mkdir(parents=True, exist_ok=True)
     check_writable(args.logdir)
     train_set, test_set = real_data(args.data, args.image_size, args.download)
     settings = Settings(

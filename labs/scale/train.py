@@ -35,7 +35,7 @@ from walkthrough.results.errors import (
     printable,
     whole_number,
 )
-from walkthrough.results.result import check_writable, writing
+from walkthrough.results.result import check_writable
 
 import torch
 
@@ -169,8 +169,6 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
 
 def listings(data: Path, folder: Path) -> tuple[Listing, ...]:
     """The JPEGs of training and of validation; `folder` is made, and can be written. Raises InputError."""
-    with writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
     check_writable(folder)
     return tuple(listed(image_folder(data), part) for part in PARTS)
 

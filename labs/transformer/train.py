@@ -24,7 +24,7 @@ from labs.transformer.model import DEFAULTS, max_tokens
 from labs.transformer.texts import PARTS, texts
 from labs.transformer.training import BATCHES, DTYPES, STATEFUL, Epoch, Settings, Training, learning_rate
 from walkthrough.results.errors import InputError, OneLineParser, printable, whole_number
-from walkthrough.results.result import check_writable, write_json, writing
+from walkthrough.results.result import check_writable, write_json
 
 import torch
 
@@ -137,8 +137,6 @@ def main() -> None:
     steps, args = options()
     device = torch.device(steps.device)
     disable_tf32()
-    with writing(steps.logdir):
-        steps.logdir.mkdir(parents=True, exist_ok=True)
     check_writable(steps.logdir)
     imported("sklearn", "transformer", "the bag of words that the model is compared with")
     of = texts(steps)

@@ -12,8 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from labs.shared import heat_map
-from studies import ablation as ablation_study
-from studies import limit, sweep
+from studies import ablation, limit, sweep
 from tools.docs.gpu_memory import Fit
 from tools.docs.recorded import Recorded
 from walkthrough.compare.figures import (
@@ -113,46 +112,39 @@ def _predicted(recorded: Recorded) -> Figure:
     return figure
 
 
-def roofline(recorded: Recorded) -> Drawing | None:
-    """How near its roof each kind of operator is. None where `limit` was not recorded."""
-    result = recorded.study("limit")
+STUDIES = {  # {figure: (the study, what draws it, what it is, the table and its columns that a screen reader says)}
+    "roofline": (
+        "limit",
+        limit.figure,
+        "FLOP/s over FLOPs per byte on logarithmic axes, with the measured roofs",
+        "operators",
+        ("operators of a step", "% of its roof"),
+    ),
+    "ablation": (
+        "ablation",
+        ablation.figure,
+        "Points with intervals on a logarithmic axis: times as fast",
+        "effects",
+        ("optimisation", "alone", "in the full ladder"),
+    ),
+    "sweep": ("sweep", sweep.figure, "Heat map", "sweep", ("workers", "batch", "images/s")),
+}
+
+
+def of_study(name: str, recorded: Recorded) -> Drawing | None:
+    """One of `STUDIES`; None where that was not recorded."""
+    study, draw, what, table, columns = STUDIES[name]
+    result = recorded.study(study)
     if result is None:
         return None
-    rows = sorted(result.tables["operators"], key=lambda row: -(row.get("% of its roof") or 0))
-    shares = [f"{row['operators of a step']} {row['% of its roof']:.0f}%" for row in rows if row.get("% of its roof")]
-    alt = f"FLOP/s over FLOPs per byte on logarithmic axes, with the measured roofs; of its roof: {'; '.join(shares)}."
-    return partial(limit.figure, result), alt
-
-
-def ablation(recorded: Recorded) -> Drawing | None:
-    """The effect of each optimisation alone and in the full ladder. None where `ablate` was not recorded."""
-    result = recorded.study("ablation")
-    if result is None:
-        return None
-    rows = "; ".join(
-        f"{step_label(row['optimisation'])} {cell_text(row['alone'])} alone, "
-        f"{cell_text(row['in the full ladder'])} in the full ladder"
-        for row in result.tables["effects"]
-        if not row["no effect"]
-    )
-    return partial(
-        ablation_study.figure, result
-    ), f"Points with intervals on a logarithmic axis: times as fast. {rows}."
-
-
-def workers(recorded: Recorded) -> Drawing | None:
-    """images/s for each number of workers and batch size. None where `sweep` was not recorded."""
-    result = recorded.study("sweep")
-    if result is None:
-        return None
-    measured = [row for row in result.tables["sweep"] if row["images/s"] is not None]
-    cells = "; ".join(f"{row['workers']} workers, batch {row['batch']} {row['images/s']:.0f}" for row in measured)
-    return partial(sweep.figure, result), f"Heat map of images/s. {cells}."
+    rows = [[row.get(column) for column in columns] for row in result.tables[table]]
+    said = "; ".join(", ".join(map(cell_text, cells)) for cells in rows if any(cell is not None for cell in cells[1:]))
+    return partial(draw, result), f"{what}. {', '.join(columns)}: {said}."
 
 
 FIGURES: dict[str, Callable[[Recorded], Drawing | None]] = {
-    **{figure.__name__: figure for figure in (ladder, breakdown, predicted, roofline, ablation)},
-    "sweep": workers,
+    **{figure.__name__: figure for figure in (ladder, breakdown, predicted)},
+    **{name: partial(of_study, name) for name in STUDIES},
 }
 
 

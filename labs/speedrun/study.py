@@ -16,7 +16,7 @@ from typing import Any
 
 from common.device import autocast_notes, device_name
 from labs.shared.images import DataSet
-from labs.shared.study import lab_options, measurements, report
+from labs.shared.study import Measured, lab_options, measurements, report
 from labs.speedrun import tables
 from labs.speedrun.data import data_set
 from labs.speedrun.measure import SGD, options_of
@@ -65,12 +65,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 MIRRORING = {"not mirrored": {"flip": False}}  # where images may be
 
 
-class Study:
-    """The measurements. notes: what was left out, and why."""
+class Study(Measured):
+    """The measurements."""
 
     def __init__(self, lab: Measurements, setting: RaceOptions, data: DataSet) -> None:
-        self.lab, self.setting, self.data, self.notes = lab, setting, data, list[str]()
-        self.quick = lab.options.quick
+        super().__init__(lab)
+        self.setting, self.data = setting, data
         self.processes = usable_cores() if setting.device == "cpu" else 2
 
     def races(self) -> Races:
@@ -114,10 +114,6 @@ class Study:
             else:
                 race = race_of(answer)
                 found.setdefault(name or race.program, {})[race.seed] = race
-
-    def note(self, text: str) -> None:
-        """Add a note, once."""
-        self.notes += [text] if text not in self.notes else []
 
     def heat_map(self) -> list[Row]:
         """Batch size x learning rate, on validation images: in several processes at a time."""

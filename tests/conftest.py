@@ -13,6 +13,8 @@ import torch
 from filelock import FileLock
 from support import ROOT, SmallNet, exit_code_of, run_program
 
+from common import model
+from common.program import captured
 from studies import one_batch
 
 pytest_plugins = ["support.browser"]
@@ -26,10 +28,6 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.xdist_group("quick tour"))
             item.add_marker(pytest.mark.long)
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
-
-
-class Captured(Exception):
-    """What ends a step's `main` once it has called `run_step`."""
 
 
 def load_step(file):
@@ -63,28 +61,15 @@ def run_here(monkeypatch, capsys):
 def capture_step(monkeypatch):
     """capture_step(name, *options): what a step's `main` passes to `run_step`, with `SmallNet` as the model.
 
-    A namespace of args, loader, train_step, precision and model. Nothing is measured or written.
+    A namespace of args, loader, train_step, precision, variables and model. Nothing is measured or written.
     """
 
     def capture(name, *options):
-        file = ROOT / "steps" / f"{name}.py"
-        module = load_step(file)
-        captured = SimpleNamespace(precision=None, notes=())
-
-        def classifier(*_):
-            captured.model = SmallNet()
-            return captured.model
-
-        def run_step(file, args, loader, train_step, **more):
-            vars(captured).update(file=file, args=args, loader=loader, train_step=train_step, **more)
-            raise Captured
-
-        monkeypatch.setattr(module, "classifier", classifier)
-        monkeypatch.setattr(module, "run_step", run_step)
-        monkeypatch.setattr(sys, "argv", [str(file), "--device", "cpu", "--image-size", "32", *options])
-        with pytest.raises(Captured):
-            module.main()
-        return captured
+        models = []
+        monkeypatch.setattr(model, "classifier", lambda *_: models.append(SmallNet()) or models[-1])
+        words = ["--device", "cpu", "--image-size", "32", *options]
+        step = captured(ROOT / "steps" / f"{name}.py", words, blank_data=False)
+        return SimpleNamespace(**vars(step), variables=step.variables, model=models[0])
 
     return capture
 

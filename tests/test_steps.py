@@ -105,8 +105,7 @@ def reads(captured, images, labels):
 def settings(captured, compiled):
     images, labels = next(iter(captured.loader))
     on_device = isinstance(captured.loader, DeviceLoader)
-    kept = zip(captured.train_step.__code__.co_freevars, captured.train_step.__closure__, strict=True)
-    optimizer = dict(kept)["optimizer"].cell_contents
+    optimizer = captured.variables["optimizer"]
     targets, modes = zip(*compiled, strict=True) if compiled else ((), (None,))
     step_settings = {
         "batch_size": captured.loader.batch_size,
@@ -321,8 +320,7 @@ def test_from_step_10_on_no_training_step_waits_for_a_value(capture_step, uncomp
 def test_the_list_holds_every_loss(capture_step, uncompiled, tmp_path):
     for name in NAMES:
         captured = capture_step(name, "--data", str(tmp_path), "--batch-size", "8", "--workers", "0")
-        closure = zip(captured.train_step.__code__.co_freevars, captured.train_step.__closure__, strict=True)
-        kept = dict(closure)["losses"].cell_contents
+        kept = captured.variables["losses"]
         images, labels = next(iter(captured.loader))
         losses = [captured.train_step(images, labels).item() for _ in range(2)]
         assert [float(loss) for loss in kept] == losses

@@ -1,5 +1,6 @@
 """`fit`: programs on fake tensors, and the command."""
 
+import gc
 import json
 from types import SimpleNamespace
 
@@ -275,12 +276,15 @@ def test_programs_without_images_have_no_image_size(command, monkeypatch):
         (["--step", "02", "--optimizer", "adam"], "--optimizer: a program has its own"),
         (["--step", "02", "--checkpoint"], "--checkpoint: a program has its own"),
         (["--step", "02", "--model", "resnet5"], "unknown model 'resnet5'"),
+        (["--model", "inception_v3", "--image-size", "32"], "it cannot be predicted (RuntimeError: Calculated padded"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_in_a_line(command, monkeypatch, words, reason):
     monkeypatch.setattr(predict, "predicted", predicted)
+    frozen = gc.get_freeze_count()
     code, _, err = command(*words)
     assert code == 2
+    assert gc.get_freeze_count() <= frozen  # else the process would end with complaints of what is left
     [line] = err.splitlines()
     assert reason in line
 

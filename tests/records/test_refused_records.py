@@ -89,7 +89,7 @@ SPOILED = {
         ["13_compile/not_run.json is broken"],
     ),
     "a reason with a path": (not_run_as(reason="see /home/ann/x"), ["13_compile/not_run.json", "/home/ann"]),
-    "a reason with more in it": (not_run_as(reason="so", more=1), ["13_compile/not_run.json is broken"]),
+    "a reason with more in it": (not_run_as(reason="so", more=1), ["13_compile/not_run.json holds more than"]),
     "a reason that the page does not give": (not_run_as(reason="so"), ["README.md is not the page"]),
     "no header": (remove("record.json"), ["is not a record: it holds no record.json"]),
     "no page": (remove("README.md"), ["README.md is missing"]),

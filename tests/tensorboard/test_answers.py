@@ -161,17 +161,8 @@ def test_the_oldest_answers_are_deleted(kept):
     for number in range(4):
         write_whole(kept.path(f"key{number}"), bytes(400), 0o600)
         os.utime(kept.path(f"key{number}"), (number, number))
-    kept.prune(1)
+    kept.prune()
     assert sorted(file.name for file in kept.folder.iterdir()) == ["another", "key2.json.gz", "key3.json.gz"]
-
-
-def test_the_folder_is_looked_at_again_once_the_room_that_it_had_is_used_up(kept):
-    kept.prune(1)
-    for number in range(2):
-        write_whole(kept.path(f"key{number}"), bytes(600), 0o600)
-        os.utime(kept.path(f"key{number}"), (number, number))
-        kept.prune(600)
-    assert [file.name for file in kept.folder.iterdir()] == ["key1.json.gz"]
 
 
 def test_what_is_spared_and_what_is_being_written_are_not_deleted(kept):
@@ -180,7 +171,7 @@ def test_what_is_spared_and_what_is_being_written_are_not_deleted(kept):
         os.utime(kept.path(f"key{number}"), (number, number))
     kept.limit = 300
     (kept.folder / ".key4.json.gz.1").write_bytes(bytes(250))
-    kept.prune(1, lambda: {"key0", "key1"})
+    kept.prune(lambda: {"key0", "key1"})
     assert sorted(file.name for file in kept.folder.iterdir()) == [".key4.json.gz.1", "key0.json.gz", "key1.json.gz"]
 
 

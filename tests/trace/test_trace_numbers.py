@@ -404,13 +404,8 @@ def test_copies_are_counted_by_direction_and_kind_of_memory(analysis):
     builder.copy(-500, 10, -400, 10, 2_000_000)  # before the step
     result = analysis(builder)
     h2d = result.all_tables.copies["h2d"]
-    assert (h2d.count, h2d.bytes, h2d.us, h2d.pinned_bytes, h2d.pageable_bytes) == (
-        3,
-        3_500_000,
-        160,
-        500_000,
-        3_000_000,
-    )
+    assert (h2d.count, h2d.bytes, h2d.us) == (3, 3_500_000, 160)
+    assert (h2d.pinned_bytes, h2d.pageable_bytes) == (500_000, 3_000_000)
     assert h2d.gigabytes_per_second == pytest.approx(3_500_000 / 160e-6 / 1e9)
     assert result.step_bytes == 1_500_000
     assert result.all_tables.copies["d2h"].pageable_bytes == 4
@@ -652,19 +647,8 @@ def test_a_gpu_that_mostly_communicates_is_never_compute_bound(analysis):
 
 def test_the_json_is_the_fixed_interface(analysis):
     result = json.loads(json.dumps(report(analysis(two_steps())), allow_nan=False))
-    fixed = {
-        "file",
-        "steps",
-        "gpus",
-        "kernels",
-        "eligible_kernel_share",
-        "copies",
-        "memory",
-        "advice",
-        "findings",
-        "kinds",
-    }
-    assert fixed <= result.keys()
+    fixed = "file steps gpus kernels eligible_kernel_share copies memory advice findings kinds"
+    assert set(fixed.split()) <= result.keys()
     assert {"count", "names", "mean_us", "typical_us", "breakdown_us"} <= result["steps"].keys()
     shares = {"utilization", "sm_efficiency", "occupancy_percent", "tensor_core_share"}
     assert {"id", "name"} | shares <= result["gpus"][0].keys()
@@ -698,14 +682,15 @@ def amp_trace(convolution, helper="void cudnn::ops::nchwToNhwcKernel<__half, __h
     return builder
 
 
-def test_what_prepares_a_tensor_core_kernel_is_not_advised_to_use_them(analysis):
-    result = analysis(amp_trace("volta_fp16_s884cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc2nchw_tn_v1"))
-    assert advised(result, "01_amp").share_of_step == 0
-
-
-def test_a_convolution_that_already_runs_in_half_precision_is_not_advised_to(analysis):
-    result = analysis(amp_trace("void cudnn::cnn::conv2d_grouped_direct_kernel<__half, __half, __half, float>"))
-    assert advised(result, "01_amp").share_of_step == 0
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        "volta_fp16_s884cudnn_fp16_256x64_ldg8_relu_f2f_exp_small_nhwc2nchw_tn_v1",
+        "void cudnn::cnn::conv2d_grouped_direct_kernel<__half, __half, __half, float>",
+    ],
+)
+def test_a_convolution_in_half_precision_and_what_prepares_it_are_not_advised_to_use_it(analysis, convolution):
+    assert advised(analysis(amp_trace(convolution)), "01_amp").share_of_step == 0
 
 
 def test_a_depthwise_convolution_in_float32_can_only_move_fewer_bytes(analysis):

@@ -31,7 +31,7 @@ def page_of(path: str | Path, max_size: int | None = None) -> dict[str, Any]:
     """The same with all that a page shows: see `report.page`."""
     analysis = analysis_of(path, max_size)
 
-    from walkthrough.advice.strip import page
+    from walkthrough.advice.report import page
 
     return page(analysis)
 

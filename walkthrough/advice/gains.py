@@ -45,14 +45,6 @@ class Combination(Struct, frozen=True):
     error: float
 
 
-class Gap(Struct, frozen=True):
-    """A stretch of time. start, end: µs since `Trace.origin`. device: the GPU that waits there, or None."""
-
-    start: float
-    end: float
-    device: int | None = None
-
-
 class Advised(Struct, frozen=True):
     """What to do about the typical steps of a trace.
 
@@ -310,30 +302,24 @@ def _is_noticeable(advice: Advice) -> bool:
     return gain is None or gain >= NOTICEABLE
 
 
-def longest_gap(analysis: Analysis, advice: Advice) -> Gap | None:
+def longest_gap(analysis: Analysis, advice: Advice) -> tuple[float, float, int | None] | None:
     """The longest single stretch that the advice is about, in the typical steps; None where it is about none.
 
-    A GPU's gap, by how much of it has a cause that the advice treats; a wait for the DataLoader in a trace without
-    kernels; a stretch in which only collectives run, for advice to overlap them.
+    When it begins and ends (µs since `Trace.origin`), and the GPU that waits there, if one does: a GPU's gap, by how
+    much of it has a cause that the advice treats; a wait for the DataLoader in a trace without kernels; a stretch in
+    which only collectives run, for advice to overlap them.
     """
-    a, cost = analysis.typical, advice.cost
-    if cost.where:
-        return _longest(cost.where(a))
-    if not a.on_gpu:
-        loading = a.phases.loading & Cover(a.steps.cpu_start, a.steps.cpu_end)
-        return _longest(loading) if "dataloader" in cost.idle else None
-    best, longest = None, 0.0
+    a, cost, best, longest = analysis.typical, advice.cost, None, 0.0
+    if cost.where or not a.on_gpu:
+        when = cost.where(a) if cost.where else Cover()
+        if not cost.where and "dataloader" in cost.idle:
+            when = a.phases.loading & Cover(a.steps.cpu_start, a.steps.cpu_end)
+        stretches = zip(when.start.tolist(), when.end.tolist(), strict=True)
+        return max(((*gap, None) for gap in stretches), key=lambda gap: gap[1] - gap[0], default=None)
     for gpu in a.idle if cost.idle else ():
         treated = gpu.by_gap[[CAUSES.index(cause) for cause in cost.idle]].sum(axis=0)
         if treated.max(initial=0.0) > longest:
             gap = int(treated.argmax())
             longest = float(treated[gap])
-            best = Gap(float(gpu.start[gap]), float(gpu.end[gap]), gpu.device)
+            best = float(gpu.start[gap]), float(gpu.end[gap]), gpu.device
     return best
-
-
-def _longest(cover: Cover) -> Gap | None:
-    if not len(cover.start):
-        return None
-    at = int(np.argmax(cover.end - cover.start))
-    return Gap(float(cover.start[at]), float(cover.end[at]))

@@ -106,9 +106,17 @@ def _precisions(a: Analysis) -> str:
 
 
 def _most_common(a: Analysis, kernels: np.ndarray) -> str:
-    """The name that most kernels of a mask have, on one line."""
+    """The name that most kernels of a mask have, on one line; "" without any."""
     names = Counter(a.trace.names[number] for number in a.trace.kernels.name[kernels].tolist())
-    return short_name(names.most_common(1)[0][0], 60)
+    return "".join(short_name(name, 60) for name, _ in names.most_common(1))
+
+
+def _pointed_out(a: Analysis, kernels: np.ndarray, what: str, why: str, do: str) -> Evidence | None:
+    """Evidence of the kernels of a mask, for which no rule but this one looks; None where they take too little."""
+    us = a.us_per_step(kernels)
+    if not worthwhile(a, us):
+        return None
+    return bounded(why, a.share_of_steps(us), do=do, what=what, when=a.while_running(kernels))
 
 
 def _of_kernels(a: Analysis, kernels: np.ndarray) -> str:
@@ -211,19 +219,16 @@ def misaligned_matmul(a: Analysis) -> Evidence | None:
     odd = np.array([_is_odd(inputs) for inputs in _factors(a)] + [False])
     by_shape = matrix & odd[_factor_numbers(a)]
     bad = by_name | by_shape
-    us = a.us_per_step(bad)
-    if not worthwhile(a, us):
-        return None
     count, named = a.count_per_step(bad), a.count_per_step(by_name)
     built = "" if not named else ", built" if named == count else f", {named:.0f} of them built"
     rows = f"{built} for rows that are not aligned (align1, align2)" if named else ""
-    return bounded(
+    return _pointed_out(
+        a,
+        bad,
+        "matrix products with unaligned sizes",
         f"{counted(count, 'kernel', 'kernels')} {per_step(a)}{rows}{_shapes(a, bad)}: a last dimension that is no "
         f"multiple of {_ALIGNED} bytes",
-        a.share_of_steps(us),
         do="pad vocabulary, classes, sequence length and hidden sizes to multiples of 8 elements (64 is better)",
-        what="matrix products with unaligned sizes",
-        when=a.while_running(bad),
     )
 
 
@@ -383,47 +388,40 @@ def recomputation(a: Analysis) -> Evidence | None:
     again = np.zeros(len(operators), bool)
     for here in places(operators.thread).values():
         again[here] = forward[here] & operators.cover(here[backward[here]]).holds(operators.start[here])
-    kernels = a.launched_in(operators.cover(again))
-    us = a.us_per_step(kernels)
-    if again.sum() < 0.05 * forward.sum() or not worthwhile(a, us):
+    if again.sum() < 0.05 * forward.sum():
         return None
+    kernels = a.launched_in(operators.cover(again))
     count = (again & Cover(a.steps.cpu_start, a.steps.cpu_end).holds(operators.start)).sum() / a.step_count
-    return bounded(
+    return _pointed_out(
+        a,
+        kernels,
+        "forward kernels run again in the backward pass",
         f"{counted(count, 'forward operator per step runs', 'forward operators per step run')} inside the backward "
         f"pass, {a.share_of_kernels(kernels):.0%} of the kernels' time: activation checkpointing",
-        a.share_of_steps(us),
         do="checkpoint fewer layers, or only what is cheap to run again (selective checkpointing), if memory allows",
-        what="forward kernels run again in the backward pass",
-        when=a.while_running(kernels),
     )
 
 
 def float64(a: Analysis) -> Evidence | None:
     """Kernels in float64: on most GPUs slower by far than those in float32."""
     kernels = a.named(is_float64)
-    us = a.us_per_step(kernels)
-    if not worthwhile(a, us):
-        return None
-    return bounded(
+    return _pointed_out(
+        a,
+        kernels,
+        "kernels in float64",
         f"{_of_kernels(a, kernels)}; for example {_most_common(a, kernels)}",
-        a.share_of_steps(us),
         do="look for a float64 constant, or a NumPy array, that makes a tensor float64",
-        what="kernels in float64",
-        when=a.while_running(kernels),
     )
 
 
 def depthwise(a: Analysis) -> Evidence | None:
     """Depthwise convolutions: no sum over channels, so no matrix product."""
-    mask = a.named(DEPTHWISE)
-    us = a.us_per_step(mask)
-    if not worthwhile(a, us):
-        return None
-    return bounded(
-        f"{_of_kernels(a, mask)}: each output sums over one channel only, so matrix cores cannot help, and memory "
+    kernels = a.named(DEPTHWISE)
+    return _pointed_out(
+        a,
+        kernels,
+        "depthwise convolutions",
+        f"{_of_kernels(a, kernels)}: each output sums over one channel only, so matrix cores cannot help, and memory "
         "decides",
-        a.share_of_steps(us),
         do="channels_last and 16 bits move fewer bytes; wider groups, if the model may change",
-        what="depthwise convolutions",
-        when=a.while_running(mask),
     )

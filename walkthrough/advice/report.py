@@ -15,17 +15,21 @@ from walkthrough.terminal import micro_sign
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.communication import sequences
 from walkthrough.trace.idle import Idle
-from walkthrough.trace.kernel_names import short_name
+from walkthrough.trace.intervals import Cover, shares
+from walkthrough.trace.kernel_names import KINDS, short_name
 from walkthrough.trace.kernels import unit_name
-from walkthrough.trace.memory import CPU, Copies, Memory, thinned
-from walkthrough.trace.operators import Operator
+from walkthrough.trace.memory import CPU, Copies, Memory, direction, thinned
+from walkthrough.trace.operators import Operator, stepping_thread
 from walkthrough.trace.outliers import Outlier
+from walkthrough.trace.steps import is_mark
 
 REPORT_WIDTH, PAGE_WIDTH = 56, 100  # letters of a kernel's short name: in a report, in its tables
 TOP_NAMES, ALL_NAMES = 8, 500  # rows of kernels and operators: of a report, of its tables
 TOP_ALLOCATIONS = 12
 MAX_POINTS = 2000  # of a memory curve: more than a screen has columns
 MAX_STEPS = 1000  # whose times are sent one by one
+BINS = 400  # stretches that a step is divided into: about two pixels each
+LONG_WAIT = 100.0  # µs: a call that takes longer waits for the GPU
 # Keys of texts with times.
 SENTENCES = ("why", "do", "recorded", "text", "warnings", "verdict", "bound", "why_idle", "notes")
 
@@ -50,7 +54,7 @@ def report(analysis: Analysis) -> dict[str, Any]:
             "sampled": a.typical.workload.recorded < 1,
             "recorded": verdict.recorded(a),
             "recording": None if recording is None else to_builtins(recording),
-            "recording_summary": to_builtins(verdict.traced(a)),
+            "recording_summary": verdict.traced(a),
             "long_steps": asdict(long) | {"reasons": list(long.reasons), "weight": long.weight},
             "samples_per_step": recording.samples_per_step if recording else None,
             "rank": trace.rank,
@@ -112,6 +116,53 @@ def tables(analysis: Analysis) -> dict[str, Any]:
     result["memory"]["devices"] = [_device_memory(memory) | _curve(memory) for memory in a.memory]
     result |= {"file": name, "collectives": {} if a.trace.rank is None else sequences(a.trace, steps)}
     return {key: _with_micro_signs(value, key) for key, value in result.items()}
+
+
+def page(analysis: Analysis) -> dict[str, Any]:
+    """What a page about a trace shows: `tables`, and a typical step as a "strip"."""
+    return tables(analysis) | {"strip": strip(analysis.typical)}
+
+
+def strip(a: Analysis) -> dict[str, Any]:
+    """The step most like the mean: {"step": its name, "us": its length, "lanes": {lane: {group: share of each bin}}}.
+
+    Lanes are "CPU", then "GPU n" by kind of kernel and "copies n" by direction. A moment of a lane counts for the first
+    group that covers it.
+    """
+    steps, kernels, copies = a.steps, a.trace.kernels, a.trace.copies
+    at = int(np.abs(steps.breakdown - steps.breakdown.mean(axis=1)[:, None]).sum(axis=0).argmin())
+    edges = np.linspace(float(steps.start[at]), float(steps.end[at]), BINS + 1)
+    lanes = {"CPU": _cpu(a)}
+    for gpu in a.gpus:
+        own, copied = kernels.device == gpu.id, copies.device == gpu.id
+        lanes[f"GPU {gpu.id}"] = {kind: kernels.cover(own & a.of_kind(kind)) for kind in KINDS}
+        to_gpu = copied & direction(a.trace, "h2d")
+        lanes[f"copies {gpu.id}"] = {"to the GPU": copies.cover(to_gpu), "other copies": copies.cover(copied & ~to_gpu)}
+    binned = {lane: _binned(groups, edges) for lane, groups in lanes.items()}
+    return {
+        "step": steps.names[at],
+        "us": float(steps.duration[at]),
+        "lanes": {lane: groups for lane, groups in binned.items() if groups},
+    }
+
+
+def _cpu(a: Analysis) -> dict[str, Cover]:
+    trace, operators, runtime = a.trace, a.trace.operators, a.trace.runtime
+    own, marks = operators.thread == stepping_thread(trace), trace.named(operators, is_mark)
+    waits = (trace.calls.waits | trace.calls.copies) & (runtime.duration > LONG_WAIT)
+    return {
+        "waits for the GPU": runtime.cover(waits),
+        "DataLoader": a.phases.loading,
+        "optimizer": a.phases.per_step,
+        "operators": operators.cover(own & ~marks),
+        "operators, other threads": operators.cover(~own & ~marks),
+    }
+
+
+def _binned(groups: dict[str, Cover], edges: np.ndarray) -> dict[str, list[float]]:
+    """The share of each bin by group, without groups that are in none."""
+    parts = shares(groups.values(), edges[:-1], edges[1:]) / np.maximum(np.diff(edges), 1e-9)
+    return {name: np.round(row, 3).tolist() for name, row in zip(groups, parts, strict=True) if row.any()}
 
 
 def _typical(a: Analysis) -> dict[str, Any]:
@@ -230,7 +281,7 @@ def _advice(a: Analysis, item: Advice) -> dict[str, Any]:
     """Advice with its gain in words, and the longest gap that it is about: µs from the begin of the first step."""
     gap, origin = longest_gap(a, item), float(a.steps.cpu_start[0])
     keys = ("id", "step", "title", "why", "do", "share_of_step")
-    where = gap and {"start": round(gap.start - origin, 3), "end": round(gap.end - origin, 3), "device": gap.device}
+    where = gap and {"start": round(gap[0] - origin, 3), "end": round(gap[1] - origin, 3), "device": gap[2]}
     us_per_step = item.share_of_step * a.typical.steps.mean_us
     return {key: getattr(item, key) for key in keys} | {"us_per_step": us_per_step} | _gains(item) | {"gap": where}
 

@@ -1,10 +1,9 @@
 """What is said of a trace: one sentence on what bounds the program, gains, steps, gaps and what was recorded."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-from msgspec import Struct
-from msgspec.structs import replace
 
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.wait_costs import BESIDES, REMEDIES, cpu_work, doing, long_steps
@@ -383,48 +382,32 @@ def recorded(a: Analysis) -> list[str]:
     recording, summary = a.trace.recording, traced(a)
     if recording is None or summary is None:
         return []
-    return [line for line in (summary.text, _marked(a, recording), _batches(recording)) if line]
+    return [line for line in (summary["text"], _marked(a, recording), _batches(recording)) if line]
 
 
-class Traced(Struct, frozen=True):
-    """How a program was traced, and how fast it is without the profiler; None where that is unknown.
+def traced(a: Analysis) -> dict[str, Any] | None:
+    """How a program was traced, and how fast it is without the profiler; None for one not of `walkthrough trace`.
 
     before_us, after_us: the median untraced step before and after the traced ones; alike: whether they are. least_us,
-    most_us: half of both lie between these. slower: how many times as long a typical traced step takes. text: one line.
+    most_us: half of both lie between these. slower: how many times as long a typical traced step takes. None where that
+    is unknown. text: one line.
     """
-
-    before_us: float | None = None
-    after_us: float | None = None
-    alike: bool | None = None
-    least_us: float | None = None
-    most_us: float | None = None
-    slower: float | None = None
-    text: str = ""
-
-
-def traced(a: Analysis) -> Traced | None:
-    """How a program was traced; None for a trace that is not of `walkthrough trace`."""
     recording = a.trace.recording
     if recording is None:
         return None
     before, after = (np.array(ms) * 1e3 for ms in (recording.untraced_step_ms, recording.untraced_after_ms))
     before_us, after_us = (float(median(us)) if len(us) else None for us in (before, after))
-    untraced = np.concatenate([before, after])
-    parts, found = [_as_asked(recording, len(a.steps.names))], Traced()
+    untraced, parts = np.concatenate([before, after]), [_as_asked(recording, len(a.steps.names))]
+    alike = 1 / ALIKE <= after_us / before_us <= ALIKE if before_us and after_us else None
+    least, most = (quantile(untraced, share) if len(untraced) else None for share in (0.25, 0.75))
+    usual, slower = float(median(untraced)) if len(untraced) else 0.0, None
+    if usual > 0 and a.steps.whole and not is_undecided(a.typical.steps):
+        slower = a.typical.steps.median_us / usual
+    found = {"before_us": before_us, "after_us": after_us, "alike": alike, "least_us": least, "most_us": most}
     if len(untraced):
-        usual = float(median(untraced))
-        tells = usual > 0 and a.steps.whole and not is_undecided(a.typical.steps)
-        found = Traced(
-            before_us,
-            after_us,
-            1 / ALIKE <= after_us / before_us <= ALIKE if before_us and after_us else None,
-            quantile(untraced, 0.25),
-            quantile(untraced, 0.75),
-            a.typical.steps.median_us / usual if tells else None,
-        )
         parts.append(_untraced(found, len(before), len(after)))
-        parts.append(f"a traced step takes {found.slower:.2f}x as long" if (found.slower or 0) >= 1 else "")
-    return replace(found, text="; ".join(filter(None, parts)))
+        parts.append(f"a traced step takes {slower:.2f}x as long" if (slower or 0) >= 1 else "")
+    return found | {"slower": slower, "text": "; ".join(filter(None, parts))}
 
 
 def _as_asked(recording: Recording, steps: int) -> str:
@@ -441,16 +424,16 @@ def _as_asked(recording: Recording, steps: int) -> str:
     return f"{text}, as the program ended after {total}" if cut else text
 
 
-def _untraced(found: Traced, before: int, after: int) -> str:
+def _untraced(found: dict[str, Any], before: int, after: int) -> str:
     """How long steps take without the profiler: so many before and after the traced ones."""
     texts = []
-    for us, count, when in ((found.before_us, before, "before tracing"), (found.after_us, after, "after it")):
+    for us, count, when in ((found["before_us"], before, "before tracing"), (found["after_us"], after, "after it")):
         if us is not None:
             several = f"{time_text(us)} over the" if texts else f"median {time_text(us)} per step over the"
             texts.append(f"{several} {count} steps {when}" if count > 1 else f"{time_text(us)} in the one step {when}")
-    if found.alike is not None:
-        texts.append("alike" if found.alike else "not alike")
-    least, most = found.least_us or 0.0, found.most_us or 0.0
+    if found["alike"] is not None:
+        texts.append("alike" if found["alike"] else "not alike")
+    least, most = found["least_us"], found["most_us"]
     if before + after >= MANY and most > ALIKE * least:
         texts.append(f"half of them {time_text(least)} to {time_text(most)}")
     return f"untraced: {', '.join(texts)}"

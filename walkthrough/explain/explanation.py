@@ -35,7 +35,7 @@ class Explanation:
 
     @cached_property
     def _report(self) -> dict[str, Any]:
-        from walkthrough.advice.strip import page
+        from walkthrough.advice.report import page
 
         return page(self._analysis)
 

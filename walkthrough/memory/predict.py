@@ -258,12 +258,14 @@ def train_twice(program: Program, tracker: MemoryTracker, size: int) -> None:
     tracker.begin()
     on_device = [resized(batch, samples, size) for _ in range(2 if hasattr(loader, "loader") else 1)]  # a prefetcher's
     tracker.mark("inputs", tree_leaves([on_device, list(vars(loader).values())]))
-    for _ in range(2):
-        gc.collect()  # what only a cycle holds is not memory that a step needs
-        tracker.reset_peak()
-        program.train_step(*on_device[0])
-        tracker.mark_state()
-    gc.unfreeze()
+    try:
+        for _ in range(2):
+            gc.collect()  # what only a cycle holds is not memory that a step needs
+            tracker.reset_peak()
+            program.train_step(*on_device[0])
+            tracker.mark_state()
+    finally:
+        gc.unfreeze()
 
 
 def host_batch(loader: Any) -> tuple[Any, int]:

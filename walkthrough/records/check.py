@@ -13,7 +13,7 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -92,8 +92,10 @@ def _verified(folder: Path, finish: bool) -> tuple[Header, list[str], list[str]]
         with _collected(problems):
             if (step / NOT_RUN_FILE).exists():
                 names.add(f"{step.name}/{NOT_RUN_FILE}")
-                read_json(step / NOT_RUN_FILE)
-                lines.append(f"{step.name}: not run: {read_not_run(step / NOT_RUN_FILE).reason}")
+                value, not_run = read_json(step / NOT_RUN_FILE), read_not_run(step / NOT_RUN_FILE)
+                if value != asdict(not_run):
+                    problems.append(f"{step / NOT_RUN_FILE} holds more than a step and a reason")
+                lines.append(f"{step.name}: not run: {not_run.reason}")
             else:
                 result, runs, line = _of_step(step, shared, names, problems)
                 results.append((result, runs))

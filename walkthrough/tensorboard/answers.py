@@ -165,7 +165,7 @@ class Answers:
             except Exception as error:  # a remote file that cannot be copied, say
                 log.warning("%s", printable(question.path), exc_info=error)
                 outcome = Outcome(printable(f"{type(error).__name__}: {error}", 300), temporary=True)
-            self.kept.prune(outcome.written, self._spare)
+            self.kept.prune(self._spare)
             path = printable(question.path)
             with self.changed:
                 self._working.discard(question)
@@ -302,7 +302,6 @@ class Kept:
     def __init__(self, folder: Path, limit: int, suffix: str) -> None:
         self.folder, self.limit, self.suffix = folder, limit, suffix
         self._is_temporary = False
-        self._room = 0  # bytes that can be added before the folder is looked at again
         if not _is_usable(folder):
             self._use_temporary_folder()
 
@@ -342,15 +341,9 @@ class Kept:
             log.warning("%s; a temporary folder is used", why)
         return folder != self.folder
 
-    def prune(self, added: int, spare: Callable[[], Collection[str]] = tuple) -> None:
-        """Once that many bytes more are beyond `limit`, delete the oldest files, an eighth of it, but none to `spare`.
-
-        spare: gives the keys of those.
-        """
-        self._room -= added
-        if self._room > 0:
-            return
-        files, an_hour_ago, spared = [], time.time() - 3600, spare()
+    def prune(self, spare: Callable[[], Collection[str]] = tuple) -> None:
+        """Once the files go beyond `limit`, delete the oldest, an eighth of it. spare: gives the keys of others."""
+        files, an_hour_ago = [], time.time() - 3600
         with suppress(OSError):
             for file in self.folder.iterdir():
                 with suppress(OSError):  # another process may have deleted it
@@ -359,16 +352,14 @@ class Kept:
                     if not file.is_dir() and not is_half_written:
                         files.append((status.st_mtime, status.st_size, file))
         total = sum(size for _, size, _ in files)
-        most = self.limit if total <= self.limit else self.limit * 7 // 8
+        if total <= self.limit:
+            return
+        spared = spare()
         for _, size, file in sorted(files):
-            if total <= most:
-                break
-            if file.name.split(".")[0] in spared:
-                continue
-            with suppress(OSError):
-                file.unlink()
-            total -= size
-        self._room = self.limit - total
+            if total > self.limit * 7 // 8 and file.name.split(".")[0] not in spared:
+                with suppress(OSError):
+                    file.unlink()
+                total -= size
 
     def _use_temporary_folder(self) -> None:
         self.folder, self._is_temporary = Path(os.devnull), True  # where there is none, each failure says so

@@ -137,7 +137,6 @@ class Outcome:
     changed: bool = False  # the trace was written to meanwhile, or has vanished
     temporary: bool = False  # another try may succeed, though the file stays the same
     unwritable: bool = False  # the trace is fine, but its answer cannot be written
-    written: int = 0  # bytes
     starved: bool = False  # there was not enough memory, some of which earlier traces may have left in use
     last: bool = False  # the child ends, since it would keep the memory that it has taken
 
@@ -172,7 +171,7 @@ def answer(question: Question) -> Outcome:
             write_whole(path, content, 0o600)
     except InputError as error:
         return Outcome(printable(f"what was read of it is not kept: {error}", 300), unwritable=True)
-    return Outcome(written=sum(map(len, contents.values())))
+    return Outcome()
 
 
 class _Chunks(Chunks):

@@ -128,25 +128,26 @@ class Analysis:
         usual = outliers.typical(self.steps)
         return self if usual is self.steps else Analysis(self.trace, usual, self.whole)
 
-    @of_trace
-    def outliers(self) -> list[outliers.Outlier]:
-        """The steps that take far longer than the others."""
-        return outliers.outliers(self.trace, self.steps, self.idle)
+    # Of the trace, whatever the steps. Arrays are of its kernels: the index of the operator that launched each, -1 for
+    # none; its kind, an index into `KINDS`; all of them stream by stream, each in order.
+    outliers = of_trace(lambda a: outliers.outliers(a.trace, a.steps, a.idle))
+    phases = of_trace(lambda a: operators.phases(a.trace, a.steps))
+    memory = of_trace(lambda a: memory.memory(a.trace))
+    tensor_cores = of_trace(lambda a: kernels.tensor_cores(a.trace))
+    all_tables = of_trace(lambda a: kernels.tables(a.trace))
+    launching_operator = of_trace(lambda a: launching_operators(a.trace, a.trace.kernels.call))
+    kind_number = of_trace(lambda a: kernels.kind_numbers(a.trace))
+    in_stream_order = of_trace(lambda a: np.lexsort([a.trace.kernels.start, a.trace.kernels.thread]))
 
-    @of_trace
-    def phases(self) -> operators.Phases:
-        """What the training loop does when; see `operators.phases`."""
-        return operators.phases(self.trace, self.steps)
-
-    @of_trace
-    def memory(self) -> list[memory.Memory]:
-        """The memory of each device."""
-        return memory.memory(self.trace)
-
-    @of_trace
-    def tensor_cores(self) -> kernels.TensorCores:
-        """How much of the kernels' time uses Tensor Cores."""
-        return kernels.tensor_cores(self.trace)
+    # Of the steps.
+    idle = cached_property(lambda a: [idle.idle(a.trace, a.steps, gpu.id) for gpu in a.gpus])
+    operators = cached_property(lambda a: operators.by_operator(a.trace, a.steps))
+    communication = cached_property(lambda a: communication.communication(a.trace, a.steps))
+    parts_us = cached_property(lambda a: communication.parts_us(a.trace, a.steps))
+    kinds_us = cached_property(lambda a: kernels.kinds_us(a.trace, a.steps))
+    step_bytes = cached_property(lambda a: memory.step_bytes(a.trace, a.steps))
+    workload = cached_property(lambda a: _workload(a.trace, a.steps, a.idle))
+    in_steps = cached_property(lambda a: steps.of_steps(a.trace, a.steps, a.trace.kernels))  # as the tables count
 
     @of_trace
     def gpus(self) -> list[kernels.Gpu]:
@@ -155,20 +156,10 @@ class Analysis:
         shares = self.tensor_cores.share
         return [kernels.gpu(self.trace, number, begin, end, shares) for number in kernels.gpu_ids(self.trace)]
 
-    @of_trace
-    def all_tables(self) -> kernels.Tables:
-        """Kernels and copies of the whole trace, outside of its steps too."""
-        return kernels.tables(self.trace)
-
     @cached_property
     def tables(self) -> kernels.Tables:
         """Kernels and copies of the steps; of the whole trace where it marks no steps."""
         return kernels.tables(self.trace, self.steps) if self.steps.marked else self.all_tables
-
-    @cached_property
-    def operators(self) -> list[operators.Operator]:
-        """The operators of the steps with the device work that they launched."""
-        return operators.by_operator(self.trace, self.steps)
 
     @cached_property
     def between_operators(self) -> Cover:
@@ -178,36 +169,6 @@ class Analysis:
         """
         busy = self.trace.device_work.cover() | passes(self.trace).per_step
         return operators.between_operators(self.trace, self.steps.start, self.steps.end, busy)
-
-    @cached_property
-    def idle(self) -> list[idle.Idle]:
-        """Why each GPU runs no kernel."""
-        return [idle.idle(self.trace, self.steps, gpu.id) for gpu in self.gpus]
-
-    @cached_property
-    def communication(self) -> communication.Communication | None:
-        """The collectives; None without any."""
-        return communication.communication(self.trace, self.steps)
-
-    @cached_property
-    def parts_us(self) -> dict[str, float]:
-        """The mean step by role, communication apart."""
-        return communication.parts_us(self.trace, self.steps)
-
-    @cached_property
-    def kinds_us(self) -> dict[str, float]:
-        """{kind of kernel: µs per step}."""
-        return kernels.kinds_us(self.trace, self.steps) if len(self.trace.kernels) else {}
-
-    @cached_property
-    def step_bytes(self) -> float:
-        """Bytes that a mean step copies to the device."""
-        return memory.step_bytes(self.trace, self.steps)
-
-    @cached_property
-    def workload(self) -> Workload:
-        """What the trace is of: training, compiled code, a start-up, …"""
-        return _workload(self.trace, self.steps, self.idle)
 
     @property
     def on_gpu(self) -> bool:
@@ -224,30 +185,10 @@ class Analysis:
         """µs of all steps."""
         return max(float(self.steps.duration.sum()), 1e-9)
 
-    @of_trace
-    def launching_operator(self) -> np.ndarray:
-        """The index of the operator that launched each kernel, -1 for none."""
-        return launching_operators(self.trace, self.trace.kernels.call)
-
-    @of_trace
-    def kind_number(self) -> np.ndarray:
-        """The kind of each kernel, an index into `KINDS`."""
-        return kernels.kind_numbers(self.trace)
-
-    @of_trace
-    def in_stream_order(self) -> np.ndarray:
-        """The kernels' indices, stream by stream, each in order."""
-        return np.lexsort([self.trace.kernels.start, self.trace.kernels.thread])
-
     @cached_property
     def us_in_steps(self) -> np.ndarray:
         """µs of each kernel that lie inside the steps; what runs between two of them is in none."""
         return Cover(self.steps.start, self.steps.end).within(self.trace.kernels.start, self.trace.kernels.end)
-
-    @cached_property
-    def in_steps(self) -> np.ndarray:
-        """A mask: kernels of the steps, as the tables count them."""
-        return steps.of_steps(self.trace, self.steps, self.trace.kernels)
 
     def of_kind(self, *names: str) -> np.ndarray:
         """A mask: kernels of these kinds."""

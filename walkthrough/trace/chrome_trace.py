@@ -91,7 +91,7 @@ class Chunks:
 def _read_chunks(path: Path, opened: BinaryIO | None, warnings: list[str]) -> Iterator[bytes]:
     try:
         with opened or open_plain(path, follow=True) as file:
-            before = _version(file)
+            before = os.fstat(file.fileno())
             head = file.read(CHUNK_SIZE // 4)
             if head[:2] == b"\x1f\x8b":
                 yield from _decompress(file, head, path.name, warnings)
@@ -99,15 +99,11 @@ def _read_chunks(path: Path, opened: BinaryIO | None, warnings: list[str]) -> It
                 while head:
                     yield head
                     head = file.read(CHUNK_SIZE)
-            if _version(file) != before:
+            after = os.fstat(file.fileno())
+            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                 warnings.append(f"{path.name} changed while it was read: {PARTIAL}")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _version(file: BinaryIO) -> tuple[int, int]:
-    status = os.fstat(file.fileno())
-    return status.st_size, status.st_mtime_ns
 
 
 def _decompress(file: BinaryIO, packed: bytes, name: str, warnings: list[str]) -> Iterator[bytes]:
@@ -173,6 +169,7 @@ class Event(msgspec.Struct, gc=False):
 
 
 E = TypeVar("E")
+T = TypeVar("T")
 Header = dict[str, msgspec.Raw]  # what a trace holds besides its events, as JSON
 
 
@@ -293,23 +290,23 @@ def _decode_run(text: bytearray, event: type[E]) -> tuple[list[E] | None, bytear
         end = between.start()
         comma = text.index(b",", end)
         text[comma] = ord("]")  # in place: a copy of the text would take as long as decoding it
-        run = _decoded(memoryview(text)[: comma + 1], event)
-        if run is None:
-            run = _decoded(clean(text[: comma + 1]), event)
-        if run is not None:
+        run = _decoded(list[event], memoryview(text)[: comma + 1])
+        if isinstance(run, Exception):
+            run = _decoded(list[event], clean(text[: comma + 1]))
+        if not isinstance(run, Exception):
             return run, bytearray(b"[") + text[between.end() - 1 :]
         text[comma] = ord(",")
     return None, text
 
 
-def _decoded(text: bytes | memoryview, event: type[E]) -> list[E] | None:
-    """The events; None if the text is not JSON, as where it ends inside a nested list."""
+def _decoded(kind: type[T], text: bytes | memoryview) -> T | Exception:
+    """The value; the error if the text is not JSON, as where it ends inside a nested list."""
     try:
-        return _decoder(list[event]).decode(text)
+        return _decoder(kind).decode(text)
     except msgspec.ValidationError:
         raise
-    except _BROKEN:
-        return None
+    except _BROKEN as error:
+        return error.with_traceback(None)  # which would keep the text
 
 
 def _decode_end(
@@ -321,40 +318,29 @@ def _decode_end(
     event: type[E],
 ) -> list[E]:
     """Decode the last events, the list's end and what follows it; of a file without an end, the last whole events."""
-    reason = ""
+    last = None
     for repair in (bytes, clean):
-        try:
-            if bare:
-                return _decoder(list[event]).decode(repair(text))
-            end = _decoder(Header).decode(b'{"traceEvents":' + repair(text))
-            last = _decoder(list[event]).decode(end.pop("traceEvents"))
-        except msgspec.ValidationError:
-            raise
-        except _BROKEN as error:
-            reason = _reason(error)
-        else:
-            header.update(end)
+        repaired = repair(text)
+        rest = Header() if bare else _decoded(Header, b'{"traceEvents":' + repaired)
+        last = rest if isinstance(rest, Exception) else _decoded(list[event], rest.pop("traceEvents", repaired))
+        if not isinstance(rest, Exception) and not isinstance(last, Exception):
+            header.update(rest)
             return last
     if not warnings:  # else the gzip file is known to be damaged
-        warnings.append(f"{name} is cut off or damaged ({reason}): {PARTIAL}")
-    return _decode_until_damage(clean(text), event)
-
-
-def _decode_until_damage(text: bytes, event: type[E]) -> list[E]:
+        warnings.append(f"{name} is cut off or damaged ({_reason(last)}): {PARTIAL}")
+    text = clean(text)
     end = len(text)
     for _ in range(_TRIES):
-        try:
-            return _decoder(list[event]).decode(text[:end].rstrip(b" \t\r\n,]") + b"]")
-        except msgspec.ValidationError:
-            raise
-        except _BROKEN as error:
-            position = _POSITION.search(str(error))
-            if position and int(position[1]) < end:
-                end = int(position[1])
-            elif between := _last_between(text, end):
-                end = between.start() + 1
-            else:
-                break
+        whole = _decoded(list[event], text[:end].rstrip(b" \t\r\n,]") + b"]")
+        if not isinstance(whole, Exception):
+            return whole
+        position = _POSITION.search(str(whole))
+        if position and int(position[1]) < end:
+            end = int(position[1])
+        elif between := _last_between(text, end):
+            end = between.start() + 1
+        else:
+            break
     return []
 
 
@@ -386,5 +372,5 @@ def clean(text: bytes | bytearray) -> bytes:
     return b"".join([*parts, text[begin:]])
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: object) -> str:
     return str(error).removeprefix("JSON is malformed: ")

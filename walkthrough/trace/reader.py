@@ -7,7 +7,6 @@ What it recorded (the steps before tracing, the optimizers, the loaders, the cor
 import gc
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -113,9 +112,10 @@ class _Columns:
     def add(self, events: list[Event]) -> None:
         self.seen += len(events)
         by_kind: dict[str, list[Event]] = {kind: [] for kind in (*self.runs, *KINDS.values())}
+        kinds = {category: _kind(category) for category in {event.cat for event in events}}
         for event in events:
             if event.ph == "X":
-                if kind := _kind(event.cat):
+                if kind := kinds[event.cat]:
                     by_kind[kind].append(event)
             elif event.ph == "i" and event.name == "[memory]" and event.args:
                 by_kind[MEMORY].append(event)
@@ -232,7 +232,6 @@ def _cut(value: Any) -> Any:
     return value[:MAX_NAME] if isinstance(value, str | bytes) else value
 
 
-@lru_cache(1000)
 def _kind(category: str | None) -> str | None:
     """The kind of the events of a category; None for categories that no number needs."""
     lower = (category or "").lower()

@@ -105,7 +105,11 @@ def lanes(
     """
     trace, steps = analysis.trace, analysis.steps
     parts = [part for part in events(trace) if len(part)]
-    begin, total = float(steps.cpu_start[0]), whole(trace, parts, steps)
+    begin, memory = float(steps.cpu_start[0]), trace.memory.time
+    total = (
+        float(min([*(part.spans.start.min() for part in parts), steps.cpu_start[0], *memory[:1]])),
+        float(max([*(part.spans.end.max() for part in parts), steps.end[-1], *memory[-1:]])),
+    )
     others = [gpu.start for gpu in analysis.idle] + [when.start for _, when in findings]
     shown = window(trace, parts, steps, first, last, np.concatenate([np.empty(0), *others]), total)
     chosen = {part.kind: part.within(shown.start, shown.end) for part in parts}
@@ -181,13 +185,6 @@ def _plain_events(kind: str, start: np.ndarray, end: np.ndarray, name: np.ndarra
     return Events(kind, Spans(start, end, name, none, none, none), none)
 
 
-def whole(trace: Trace, parts: Sequence[Events], steps: Steps) -> tuple[float, float]:
-    """From the first event to the last one, and the steps; µs."""
-    starts = [*(part.spans.start.min() for part in parts), steps.cpu_start[0], *trace.memory.time[:1]]
-    ends = [*(part.spans.end.max() for part in parts), steps.end[-1], *trace.memory.time[-1:]]
-    return float(min(starts)), float(max(ends))
-
-
 def window(
     trace: Trace,
     parts: Sequence[Events],
@@ -200,8 +197,8 @@ def window(
     """The `Window` of the steps that are asked for; None for the first one, and for as many as fit into `MAX_EVENTS`.
 
     Where none are asked for and all events of the trace fit, also those outside of the steps, it is the whole trace. Of
-    steps with more events, it ends before they do. extra: starts of the events that are in no part. total: see `whole`.
-    Raises InputError where the trace has no such steps.
+    steps with more events, it ends before they do. extra: starts of the events that are in no part. total: from the
+    first event to the last one, and the steps. Raises InputError where the trace has no such steps.
     """
     count = len(steps.names)
     begin = 0 if first is None else first

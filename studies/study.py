@@ -3,6 +3,8 @@
 A study is a module with add_options(parser) and run(args), the command; measure(…) -> Study; tables(measured) and
 conclusions(measured), which are computed from the raw values when it is measured, and stored with them; and
 figure(study). What it measures is a function of the same module, or of another, that ends with `serve`.
+
+Where a definition has changed, `python -m studies.study FILE…` computes the tables of stored studies anew.
 """
 
 import argparse
@@ -11,16 +13,18 @@ import statistics
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from common.options import BATCH_SIZE, StepOptions, add_step_options, options_from, resolved
 from walkthrough.compare import isolated
 from walkthrough.compare import study as results
 from walkthrough.compare.figures import UNRESOLVED, check_figure_file, reach, save
 from walkthrough.compare.statistics import Ratio
-from walkthrough.compare.study import LIMIT_SECONDS, OF_A_LADDER, Measurements
+from walkthrough.compare.study import LIMIT_SECONDS, Measurements
 from walkthrough.results.environment import current_environment, now, usable_cores
 from walkthrough.results.errors import folder, whole_number
 from walkthrough.results.result import Setup, check_writable, data_label
@@ -31,7 +35,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-STUDIES = OF_A_LADDER
 OPTION_TEXTS = {  # of the options that every study takes
     "--logdir": "folder of all runs; the result goes there as a JSON file (default: logs/ of this project)",
     "--batch-size": "images per step (default: %(default)s)",
@@ -41,9 +44,11 @@ OPTION_TEXTS = {  # of the options that every study takes
 MOST_REACH = 2.0  # times: an interval that reaches farther from its point leaves the figure
 
 
-def module(name: str) -> Any:
-    """The module of the study of that name."""
-    return import_module(f"studies.{name}")
+def recomputed(result: results.Study) -> results.Study:
+    """A study with the tables and sentences that follow from what it measured by today's definitions."""
+    module = import_module(f"studies.{result.name}")
+    tables = {name: [results.as_json(row) for row in rows] for name, rows in module.tables(result.measured).items()}
+    return replace(result, tables=tables, conclusions=module.conclusions(result.measured))
 
 
 def add_options(
@@ -221,3 +226,8 @@ def shown_range(ratios: Iterable[Ratio]) -> tuple[float, float]:
     ratios = list(ratios)
     low = min([0.9, *(max(ratio.low, ratio.ratio / MOST_REACH) for ratio in ratios)])
     return low, max([1.2, *(min(ratio.high, ratio.ratio * MOST_REACH) for ratio in ratios)])
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        results.write(Path(name), recomputed(results.read(name)))

@@ -4,6 +4,7 @@ What a program of the study needs of torch or `common` is passed in: a result is
 """
 
 import json
+import statistics
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -300,7 +301,7 @@ class Measurements:
         with self.lock:
             self.values[name] = value
             result.write_json(self.path, {"setup": self.setup, "values": self.values})
-        progress.say(f"  {printable(name, NAME_LENGTH)}")
+        progress.say(f"  {printable(name, NAME_LENGTH)}{_speed(value)}")
         return value
 
     def study(
@@ -322,6 +323,13 @@ class Measurements:
             conclusions=dict(conclusions or {}),
             claims=list(claims),
         )
+
+
+def _speed(value: Any) -> str:
+    """The samples/s of a measurement that has them, for people."""
+    speed = value.get("samples_per_second", value) if isinstance(value, Mapping) else None
+    windows = speed.get("windows") if isinstance(speed, Mapping) else speed
+    return f": {statistics.median(windows):.1f} samples/s" if windows and isinstance(windows, list) else ""
 
 
 def _why_not(answer: Mapping[str, Any] | str) -> str | None:

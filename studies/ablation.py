@@ -17,7 +17,7 @@ neighbours) does it to every variant alike. Effects are computed run by run: run
 import argparse
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,12 +32,14 @@ from walkthrough.compare.study import read as read_study
 from walkthrough.results import privacy, progress
 from walkthrough.results.environment import cpu_bf16_hardware
 from walkthrough.results.errors import InputError
+from walkthrough.results.result import write_json
 
 if TYPE_CHECKING:
     import torch
     from matplotlib.figure import Figure
 
 FILE_NAME = "ablation.json"
+UNFINISHED = "unfinished: the same command goes on"
 RUNS, QUICK_RUNS = 5, 1
 LIMIT_SECONDS = 1800  # of one measurement, compiling and all: beyond it something hangs
 SEEN = {"more": "more", "less": "less", "none": "none measurable", None: "-"}
@@ -259,21 +261,29 @@ def measure(options: StepOptions, runs: int) -> Study:
     do = study.measurements("ablation", options, precision, data, "switches", LIMIT_SECONDS)
     runs = max(runs, _carried(do, options.logdir / FILE_NAME))
     progress.say(f"ablate: {options.model}, {data} data, {options.image_size} px, on {device_name(options.device)}")
-    skipped = no_effect(options, off)
-    measurements, failed = measured_variants(do, skipped, alone_only, runs)
-    measured = {
-        "batch_size": options.batch_size,
-        "workers": options.workers,
-        "code": do.setup["code"],
-        "runs": runs,
-        "alone_only": alone_only,
-        "no_effect": [{"name": name, "why": why} for name, why in skipped.items()],
-        "not_run": [{"name": name, "why": why} for name, why in failed.items()],
-        "measurements": measurements,
-    }
-    notes += [f"{name} was not run: {why}" for name, why in failed.items()]
-    notes += study.unsteady(one["samples_per_second"]["windows"] for one in measurements)
-    return do.study(tables(measured), measured=measured, conclusions=conclusions(measured), notes=notes)
+    skipped, failed = no_effect(options, off), dict[str, str]()
+
+    def so_far(measurements: Sequence[Mapping[str, Any]], more: Sequence[str] = ()) -> Study:
+        measured = {
+            "batch_size": options.batch_size,
+            "workers": options.workers,
+            "code": do.setup["code"],
+            "runs": runs,
+            "alone_only": alone_only,
+            "no_effect": [{"name": name, "why": why} for name, why in skipped.items()],
+            "not_run": [{"name": name, "why": why} for name, why in failed.items()],
+            "measurements": [*measurements],
+        }
+        left_out = [f"{name} was not run: {why}" for name, why in failed.items()]
+        uneven = study.unsteady(one["samples_per_second"]["windows"] for one in measurements)
+        all_notes = [*notes, *left_out, *uneven, *more]
+        return do.study(tables(measured), measured=measured, conclusions=conclusions(measured), notes=all_notes)
+
+    measurements = []
+    for one in measured_variants(do, skipped, failed, alone_only, runs):
+        measurements.append(one)  # the file is whole after each of them: one that is cut off can be shown as well
+        write_json(options.logdir / FILE_NAME, so_far(measurements, [UNFINISHED]).as_json())
+    return so_far(measurements)
 
 
 def _tries_bf16(options: StepOptions, precision: "torch.dtype") -> bool:
@@ -304,14 +314,15 @@ def _settings(options: StepOptions, measured: Mapping[str, Any], one: Mapping[st
 
 
 def measured_variants(
-    do: Measurements, skipped: dict[str, str], alone_only: Sequence[str], runs: int
-) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """(a measurement of each variant in every run, {variant: why it was not run, or not in all}).
+    do: Measurements, skipped: dict[str, str], failed: dict[str, str], alone_only: Sequence[str], runs: int
+) -> Iterator[dict[str, Any]]:
+    """A measurement of each variant in every run, as each is there.
 
-    What failed is not tried again. skipped: {optimisation: why it has no effect}; where compiling alone cannot be done,
-    all that compiles joins it. Raises InputError where the baseline cannot be run.
+    What failed is not tried again; it joins `failed`, {variant: why it was not run, or not in all}. skipped:
+    {optimisation: why it has no effect}; where compiling alone cannot be done, all that compiles joins it. Raises
+    InputError where the baseline cannot be run.
     """
-    measurements, failed, done = list[dict[str, Any]](), dict[str, str](), set[tuple[int, str]]()
+    compiled, done = False, set[tuple[int, str]]()
 
     def missing() -> Iterable[tuple[int, Variant]]:
         forth = variants(skipped, alone_only)
@@ -328,15 +339,15 @@ def measured_variants(
         except NotMeasured as error:
             if variant.name == BASELINE:
                 raise InputError(f"the baseline cannot be run: {error}") from error
-            if variant.name == alone("compile") and not any("compile" in other["on"] for other in measurements):
+            if variant.name == alone("compile") and not compiled:
                 compiling = ["compile", *(name for name in dependents("compile") if name not in skipped)]
                 skipped |= {name: f"{privacy.reason(str(error))}; the full ladder is without it" for name in compiling}
             else:
                 failed[variant.name] = str(error)
             continue
         done.add((run, variant.name))
-        measurements.append(one | result)
-    return measurements, failed
+        compiled = compiled or "compile" in variant.on
+        yield one | result
 
 
 # What follows

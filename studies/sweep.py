@@ -18,7 +18,7 @@ from common.options import StepOptions
 from studies import study
 from studies.input import ProcessMemory, process_memory, worker_numbers
 from studies.study import workers_text
-from walkthrough.compare.figures import GREY, heat_map
+from walkthrough.compare.figures import heat_map, in_style
 from walkthrough.compare.statistics import Ratio, ratio
 from walkthrough.compare.study import Measurements, NotMeasured, Row, Study, interval
 from walkthrough.results import progress
@@ -275,6 +275,7 @@ def _more_workers(cells: Sequence[Cell], best: Cell) -> str:
     return f"{sentence}, and takes {abs(megabytes):,.0f} MB {'more' if megabytes >= 0 else 'less'} memory in all."
 
 
+@in_style
 def figure(result: Study) -> "Figure":
     """A matplotlib `Figure`: workers across, batch sizes up, images/s as colour and text, a panel per pinning."""
     from matplotlib.figure import Figure  # half a second to import
@@ -282,12 +283,12 @@ def figure(result: Study) -> "Figure":
     rows = [row | {"note": _note(row)} for row in result.tables["sweep"]]
     pinnings = {row.get("pinned", False) for row in rows}
     across, up = len(result.measured["workers"]), len(result.measured["batch_sizes"])
-    drawn = Figure(figsize=(max(6, 1.2 + 1.25 * across), 0.8 + (0.6 + 0.8 * up) * len(pinnings)), layout="constrained")
+    drawn = Figure(figsize=(max(6, 1.2 + 1.25 * across), 0.8 + (0.6 + 0.8 * up) * len(pinnings)))
     for axes, pinned in zip(drawn.subplots(len(pinnings), 1, squeeze=False)[:, 0], sorted(pinnings), strict=True):
         of_panel = [row for row in rows if row.get("pinned", False) == pinned]
         title = f"images/s, and times those of the best: {'pinned' if pinned else 'pageable'} memory"
         heat_map(axes, of_panel, "workers", "batch", "images/s", "note", title)
-    drawn.suptitle(study.title(result), fontsize=10, color=GREY)
+    drawn.suptitle(study.title(result))
     return drawn
 
 

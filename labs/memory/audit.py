@@ -5,7 +5,7 @@ from typing import Any
 from labs.memory import published
 from labs.memory.model import PUBLISHED, resnext
 from walkthrough.compare.statistics import mean, of_pairs, ratio
-from walkthrough.compare.study import Claim, Row, above, inside
+from walkthrough.compare.study import Claim, Row, above, claim
 
 import torch
 
@@ -42,7 +42,7 @@ def _about_workers(rows: list[Row]) -> list[Claim]:
         return []
     value = by_workers[2]
     text = "Two loader workers make an epoch faster than none (published: 67.7 -> 44.5 s, 1.52x)."
-    return [Claim("workers", text, value.ratio, value.low, value.high, above(value, 1))]
+    return [claim("workers", text, value, above=1)]
 
 
 def _about_half_precision(rows: list[Row]) -> list[Claim]:
@@ -50,7 +50,7 @@ def _about_half_precision(rows: list[Row]) -> list[Claim]:
         return []
     value = rows[1]["speed"]
     text = "Half precision makes a step faster (published: 104 -> 78 ms, 1.33x)."
-    return [Claim("half-precision", text, value.ratio, value.low, value.high, above(value, 1))]
+    return [claim("half-precision", text, value, above=1)]
 
 
 def _about_checkpointing(rows: list[Row]) -> list[Claim]:
@@ -58,15 +58,13 @@ def _about_checkpointing(rows: list[Row]) -> list[Claim]:
     if CHECKPOINTED not in by_name:
         return []
     share, value = by_name[CHECKPOINTED]["of the baseline's"], by_name[CHECKPOINTED]["speed"]
-    slower = above(value, 1)
     return [
-        Claim(
-            "checkpoint-memory", "Checkpointing lowers the peak (published: 7.82 -> 5.11 GB, to 0.65).",
-            share, None, None, share < 1,
+        claim(
+            "checkpoint-memory", "Checkpointing lowers the peak (published: 7.82 -> 5.11 GB, to 0.65).", share, below=1
         ),
-        Claim(
+        claim(
             "checkpoint-time", "Checkpointing makes a step slower (published: 104 -> 152 ms, 0.68x the speed).",
-            value.ratio, value.low, value.high, None if slower is None else not slower,
+            value, below=1,
         ),
     ]  # fmt: skip
 
@@ -77,16 +75,15 @@ def _about_same_memory(rows: list[Row]) -> list[Claim]:
         return []
     larger = by_name[CHECKPOINTED]["largest batch"] / by_name[BASELINE]["largest batch"]
     value = by_name[CHECKPOINTED]["speed"]
-    slower = above(value, 1)
     return [
-        Claim(
+        claim(
             "same-memory-batch",
             "Checkpointing fits a larger batch into the same memory (published: 512 -> 896, 1.75x).",
-            larger, None, None, larger > 1,
+            larger, above=1,
         ),
-        Claim(
+        claim(
             "same-memory-time", "Even so it is slower per image (published: 40 -> 56.5 s per epoch, 0.71x the speed).",
-            value.ratio, value.low, value.high, None if slower is None else not slower,
+            value, below=1,
         ),
     ]  # fmt: skip
 
@@ -111,8 +108,8 @@ def _about_optimizer(times: dict[int, Any], device: str) -> list[Claim]:
     if device == "cpu":  # nothing is queued, so the clocks do not differ
         wrong_clock = None
     return [
-        Claim("optimizer-grows", text, both.ratio, both.low, both.high, grows),
-        Claim("optimizer-clock", clock_text, after.ratio, after.low, after.high, wrong_clock),
+        claim("optimizer-grows", text, both, holds=grows),
+        claim("optimizer-clock", clock_text, after, holds=wrong_clock),
     ]
 
 
@@ -137,16 +134,13 @@ def _about_curves(curves: dict[str, list[list[dict[str, float]]]]) -> list[Claim
     ):
         pairs = zip(curves[name], curves["base"], strict=True)
         points = mean([100 * (one[-1]["test_accuracy"] - base[-1]["test_accuracy"]) for one, base in pairs])
-        assert points.low is not None and points.high is not None  # of several seeds
-        holds = inside(points.low, points.high, (-POINTS, POINTS))
         text += f": the difference is surely less than {POINTS:g} percentage points."
-        found.append(Claim(id, text, points.mean, points.low, points.high, holds))
+        found.append(claim(id, text, points, within=(-POINTS, POINTS)))
     pairs = zip(curves["larger batch"], curves["lower learning rate"], strict=True)
     alike = of_pairs([large[-1]["loss"] / low[-1]["loss"] for large, low in pairs])
     text = (
         "A larger batch acts like a smaller learning rate: 4 times the batch ends with the training loss of a quarter "
         f"of the learning rate (ratio surely between {ALIKE[0]} and {ALIKE[1]})."
     )
-    holds = inside(alike.low, alike.high, ALIKE)
-    found.append(Claim("batch-like-learning-rate", text, alike.ratio, alike.low, alike.high, holds))
+    found.append(claim("batch-like-learning-rate", text, alike, within=ALIKE))
     return found

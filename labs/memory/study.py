@@ -8,11 +8,10 @@ step; the optimizer's time; curves of loss and accuracy over seeds. The result i
 """
 
 import statistics
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from common.data import check_cifar10
 from common.device import autocast_notes, without_gpu
@@ -20,15 +19,14 @@ from common.options import StepOptions
 from labs.memory import audit, published
 from labs.memory.model import DEFAULTS, resnext
 from labs.shared.extras import imported
-from labs.shared.study import lab_options, measurements, report
+from labs.shared.study import Measured, lab_options, measurements, report
 from walkthrough.compare.statistics import Mean, mean, ratio
-from walkthrough.compare.study import Measurements, NotMeasured, Row
+from walkthrough.compare.study import Measurements, Row
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import data_label
 
 import torch
 
-T = TypeVar("T")
 WORKERS = (0, 1, 2, 4, 8)
 BASELINE, HALF, CHECKPOINTED = "00_baseline", "01_half_precision", "02_checkpointing"
 IN_FLOAT32 = (CHECKPOINTED, "03_selective_checkpointing", "04_offload", "05_compiled_budget")
@@ -41,39 +39,12 @@ LIMIT_SECONDS = 6 * 3600  # of one measurement: a training of CIFAR-10 on an old
 COMPILED_ROUNDS = {True: 1, False: 5}  # compiling takes most of a minute each time
 
 
-class Study:
-    """The measurements, table by table. lab: measures. notes: what could not be measured, and why."""
+class Study(Measured):
+    """The measurements, table by table."""
 
     def __init__(self, lab: Measurements) -> None:
-        self.lab, self.options, self.notes = lab, lab.options, list[str]()
+        super().__init__(lab)
         self.half = half_precision(lab.options)
-
-    def measured(self, what: str, **settings: Any) -> Any:
-        """A measurement; None, with a note, where it could not be made."""
-        try:
-            return self.lab.measure(what, **settings)
-        except NotMeasured as error:
-            name = settings.get("name", what)
-            self.note(f"{name} was not measured: {error}")
-            return None
-
-    def note(self, text: str) -> None:
-        """Add a note, once."""
-        self.notes += [text] if text not in self.notes else []
-
-    def interleaved(
-        self, rounds: Iterable[int], measurements: Mapping[T, Callable[..., Any]]
-    ) -> dict[T, dict[int, Any]]:
-        """{what: {round: its measurement}}, round after round, A B C … A B C …: `ratio` compares within a round.
-
-        measurements: called with `run`, the number of the round. Those that could not be made are left out.
-        """
-        runs: dict[T, dict[int, Any]] = {what: {} for what in measurements}
-        for number in rounds:
-            for what, measure in measurements.items():
-                if run := measure(run=number):
-                    runs[what][number] = run
-        return {what: by_round for what, by_round in runs.items() if by_round}
 
     def same_batch(self) -> dict[str, dict[int, Any]]:
         """{program: its rounds}, interleaved, all with the default batch."""
@@ -83,16 +54,15 @@ class Study:
         def step(name: str, run: int) -> Any:
             if "compiled" in name and run > COMPILED_ROUNDS[quick]:
                 return None
-            return self.measured("step", name=name, precision=programs[name], batch_size=size, run=run)
+            return self.one("step", name=name, precision=programs[name], batch_size=size, run=run)
 
-        return self.interleaved(range(1, ROUNDS[quick] + 1), {name: partial(step, name) for name in programs})
+        return self.rounds(ROUNDS[quick], {name: partial(step, name) for name in programs})
 
     def workers(self) -> list[Row]:
         """Table 1: load, step and epoch time for each number of workers, next to the published ones."""
         rows, speeds = [], dict[int, dict[int, list[float]]]()
-        rounds = range(1, LOADING_ROUNDS[self.options.quick] + 1)
-        runs = self.interleaved(
-            rounds, {workers: partial(self.measured, "loading", workers=workers) for workers in WORKERS}
+        runs = self.rounds(
+            LOADING_ROUNDS[self.quick], {workers: partial(self.one, "loading", workers=workers) for workers in WORKERS}
         )
         for workers, done in runs.items():
             self.note(f"workers load {data_label(done[min(done)]['data'])}")
@@ -150,21 +120,21 @@ class Study:
     def same_memory(self) -> list[Row]:
         """Table 3, second half: the largest batch within what the baseline holds of `LARGER` times the batch."""
         size = LARGER * self.options.batch_size
-        at = self.measured("step", name=BASELINE, precision="fp32", batch_size=size, run=1)
+        at = self.one("step", name=BASELINE, precision="fp32", batch_size=size, run=1)
         if not at:
             return []
         budget, rows = at["peak_bytes"], []
         known = {BASELINE: published.BASE_LARGE, CHECKPOINTED: published.CHECKPOINT_LARGE}
         sizes: dict[str, Any] = {}
         for name in (BASELINE, CHECKPOINTED, IN_FLOAT32[1]):
-            largest = self.measured("largest", name=name, precision="fp32", budget_bytes=budget)
+            largest = self.one("largest", name=name, precision="fp32", budget_bytes=budget)
             if largest and largest["batch_size"]:
                 sizes[name] = largest
         steps = {
-            name: partial(self.measured, "step", name=name, precision="fp32", batch_size=largest["batch_size"])
+            name: partial(self.one, "step", name=name, precision="fp32", batch_size=largest["batch_size"])
             for name, largest in sizes.items()
         }
-        speeds = self.interleaved(range(1, LOADING_ROUNDS[self.options.quick] + 1), steps)
+        speeds = self.rounds(LOADING_ROUNDS[self.quick], steps)
         for name in speeds:
             largest = sizes[name]
             step_ms = step_of(speeds[name])["step_ms"]
@@ -187,7 +157,7 @@ class Study:
     def optimizer(self) -> tuple[list[Row], dict[int, Any]]:
         """How long the optimizer seems to take, by where the clock waits: its table, and {batch size: times}."""
         times = {
-            size: self.measured("optimizer_times", batch_size=size)
+            size: self.one("optimizer_times", batch_size=size)
             for size in (factor * self.options.batch_size for factor in (1, LARGER, LARGEST))
         }
         known = {1: published.BASE, LARGER: published.BASE_LARGE, LARGEST: published.CHECKPOINT_LARGE}
@@ -232,7 +202,7 @@ class Study:
         for seed in SEEDS:
             trained: dict[str, Any] = {}
             for group in groups:
-                done = self.measured("curves", seed=seed, variants=group, epochs=EPOCHS[self.options.quick])
+                done = self.one("curves", seed=seed, variants=group, epochs=EPOCHS[self.options.quick])
                 if done:
                     trained |= done["epochs"]
                     self.note(f"the curves are of training on {data_label(done['data'])}")
@@ -339,14 +309,14 @@ def main() -> None:
         "curves_last_epoch": curve_rows(curves, last_only=True),
         "curves": curve_rows(curves),
     }
-    predicted = {name: study.measured("by_kind", name=name) for name in (BASELINE, *IN_FLOAT32[:3])}
+    predicted = {name: study.one("by_kind", name=name) for name in (BASELINE, *IN_FLOAT32[:3])}
     timelines = {name: timeline for name, timeline in predicted.items() if timeline}
     tables["memory_at_peak"] = at_peak(timelines)
     tables |= {
         f"memory_by_kind_{name}": timelines[name]["rows"] for name in (BASELINE, CHECKPOINTED) if name in timelines
     }
     notes = [*notes_of(options), audit.least_optimizer_ms()]
-    if torch.device(options.device).type == "cuda" and (file := study.measured("snapshot", name=BASELINE)):
+    if torch.device(options.device).type == "cuda" and (file := study.one("snapshot", name=BASELINE)):
         notes.append(f"the allocator's snapshot is {file}: open it at https://docs.pytorch.org/memory_viz")
     claims = audit.claims(tables, times, curves, torch.device(options.device).type)
     report(study.lab.study(tables, claims, [*notes, *study.notes]), options)

@@ -21,8 +21,8 @@ from labs.pruning.masks import HOW
 from labs.pruning.model import DEFAULTS, width_of
 from labs.pruning.plans import CHANNELS, OTHER_SPARSITIES, RESETS, SPARSITIES, Plan
 from labs.pruning.training import data_of
-from labs.shared.study import grid_options, measurements, report
-from walkthrough.compare.study import Claim, Measurements, NotMeasured, Row
+from labs.shared.study import Measured, grid_options, measurements, report
+from walkthrough.compare.study import Claim, Measurements, Row
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError
 
@@ -54,11 +54,12 @@ def main() -> None:
     report(study.lab.study(in_order, claims, notes), options)
 
 
-class Study:
-    """The measurements. notes: what could not be measured, and why."""
+class Study(Measured):
+    """The measurements."""
 
     def __init__(self, lab: Measurements, plan: Plan) -> None:
-        self.lab, self.quick, self.rounds, self.notes = lab, lab.options.quick, plan.rounds, list[str]()
+        super().__init__(lab)
+        self.iterations = plan.rounds
         self.resets = list(RESETS.get(self.quick, plan.resets))  # the last of them is late
         self.seeds = range(SEEDS[self.quick])
         self.processes = min(usable_cores(), PROCESSES[lab.options.device.partition(":")[0]])
@@ -138,14 +139,6 @@ class Study:
         }
         return of, parameters
 
-    def one(self, what: str, **settings: Any) -> Any:
-        """A measurement; None, with a note, where it could not be made."""
-        try:
-            return self.lab.measure(what, **settings)
-        except NotMeasured as error:
-            self.note(f"{what.replace('_', ' ')} could not be measured: {error}")
-            return None
-
     def product(self, run: int) -> Any:
         """A round of products with two weights of four; None where no Tensor Core skips the others."""
         return self.one("semi_structured", run=run) if has_sparse_cores(self.lab.options) else None
@@ -163,10 +156,6 @@ class Study:
         count = len(self.seeds)
         by_seed = [zip(self.seeds, answers[at : at + count], strict=True) for at in range(0, len(answers), count)]
         return [{seed: answer for seed, answer in pairs if answer is not None} for pairs in by_seed]
-
-    def note(self, text: str) -> None:
-        """Add a note, once."""
-        self.notes += [text] if text not in self.notes else []
 
 
 def _accuracy(by_seed: dict[int, Any]) -> dict[int, float]:

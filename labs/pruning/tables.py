@@ -8,7 +8,7 @@ from labs.pruning import published
 from labs.pruning.masks import HOW, magnitudes
 from labs.pruning.measure import PRODUCT, TIMED_SHARE, VARIANTS
 from walkthrough.compare.statistics import Mean, Ratio, mean, of_pairs, ratio
-from walkthrough.compare.study import Claim, Row, above, inside, percent
+from walkthrough.compare.study import Claim, Row, above, claim, percent
 
 Cell = tuple[float, int]  # sparsity (0..1), the epoch that weights are reset to
 BySeed = Mapping[int, float]  # accuracy, 0..1
@@ -312,8 +312,8 @@ def claims(of: Accuracies, trained: Sequence[Mapping[str, Any]], rounds: Speeds,
     most = max(jobs)
     if most > 1 and jobs[most] and isinstance(value := sooner(jobs, most), Ratio):
         text = f"Trainings {most} at a time, one core each, are done sooner than one after the other (times as soon)."
-        found.append(Claim("processes", text, value.ratio, value.low, value.high, above(value, 1)))
-    return [claim for claim in found if claim is not None]
+        found.append(claim("processes", text, value, above=1))
+    return [one for one in found if one is not None]
 
 
 def _of_seeds(id: str, text: str, value: Mean | None) -> Claim | None:
@@ -322,7 +322,7 @@ def _of_seeds(id: str, text: str, value: Mean | None) -> Claim | None:
         return None
     varies = value.low is not None and value.high is not None and value.high - value.low > ROUNDING
     holds = above(value, 0) if varies and value.count >= FEWEST else None
-    return Claim(id, text, value.mean, value.low, value.high, holds)
+    return claim(id, text, value, holds=holds)
 
 
 def _of_speed(rounds: Speeds) -> list[Claim]:
@@ -330,9 +330,8 @@ def _of_speed(rounds: Speeds) -> list[Claim]:
     for name in ("masked", "masks removed"):
         if value := times(rounds, name, "inference"):
             text = f"A network is as fast with {in_percent(TIMED_SHARE)} of its weights zero, {name} (times as fast)."
-            holds = inside(value.low, value.high, SAME_SPEED)
-            found.append(Claim(name.replace(" ", "-"), text, value.ratio, value.low, value.high, holds))
+            found.append(claim(name.replace(" ", "-"), text, value, within=SAME_SPEED))
     if value := times(rounds, "channels pruned", "inference"):
         text = f"Without {in_percent(TIMED_SHARE)} of the channels inside its blocks it is faster (times as fast)."
-        found.append(Claim("channels", text, value.ratio, value.low, value.high, above(value, 1)))
+        found.append(claim("channels", text, value, above=1))
     return found

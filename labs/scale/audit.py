@@ -7,7 +7,7 @@ from labs.scale import published
 from labs.scale.measure import EACH, LAST, PIPELINES, SHARDS
 from labs.scale.tables import Answers, ByRound, consumption, efficiency, of_rounds, over, speed_up
 from walkthrough.compare.statistics import Ratio, of_pairs, ratio
-from walkthrough.compare.study import Claim, above
+from walkthrough.compare.study import Claim, claim
 
 FIRST, WORKERS, BATCHED = PIPELINES[:3]
 FASTER = 5.0  # times the images/s of decoding per image: the goal of shards
@@ -60,9 +60,9 @@ def claims(by_size: Mapping[int, ByRound], scaled: Answers, accumulation: Answer
         ]
         text = "The others' collectives take longer than those of the rank that sleeps (times)."
         listed.append(_of_ratio("straggler", text, of_pairs(ratios) if len(ratios) > 1 else None, 1))
-    return [claim for claim in listed if claim is not None]
+    return [one for one in listed if one is not None]
 
 
 def _of_ratio(id: str, text: str, value: Ratio | None, limit: float) -> Claim | None:
     """A claim that a ratio is above a limit."""
-    return value and Claim(id, text, value.ratio, value.low, value.high, above(value, limit))
+    return value and claim(id, text, value, above=limit)

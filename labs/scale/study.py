@@ -19,8 +19,8 @@ from labs.scale.batches import bytes_on_disk
 from labs.scale.jpegs import DRAWN, Listing, image_folder, listed
 from labs.scale.measure import ENGINES, PIPELINES, SHARDS
 from labs.scale.model import DEFAULTS, width_of
-from labs.shared.study import lab_options, measurements, report
-from walkthrough.compare.study import Claim, Measurements, NotMeasured, Row
+from labs.shared.study import Measured, lab_options, measurements, report
+from walkthrough.compare.study import Claim, Measurements, Row
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError
 
@@ -52,12 +52,12 @@ def main() -> None:
     report(study.lab.study(in_order, claims, notes), options)
 
 
-class Study:
-    """The measurements. data: the folder of JPEGs. notes: what could not be measured, and why."""
+class Study(Measured):
+    """The measurements. data: the folder of JPEGs."""
 
     def __init__(self, lab: Measurements, data: Path) -> None:
-        self.lab, self.options, self.quick, self.data = lab, lab.options, lab.options.quick, data
-        self.notes: list[str] = []
+        super().__init__(lab)
+        self.data = data
         own = self.options.image_size
         self.sizes = [own] if self.quick else sorted({own, OTHER_SIZE}, key=lambda size: size != own)
         self.workers = min(usable_cores(), MOST_WORKERS)
@@ -159,15 +159,6 @@ class Study:
         """`one` in each round; those that could be measured."""
         answers = [self.one(what, **settings, run=run) for run in range(1, rounds[self.quick] + 1)]
         return [answer for answer in answers if answer is not None]
-
-    def one(self, what: str, **settings: Any) -> Any:
-        """A measurement; None, with a note, where it could not be made."""
-        try:
-            return self.lab.measure(what, **settings)
-        except NotMeasured as error:
-            note = f"{what} could not be measured: {error}"
-            self.notes += [note] if note not in self.notes else []
-            return None
 
 
 def most_processes(device: str) -> int:

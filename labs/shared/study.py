@@ -15,20 +15,22 @@ cut the same command goes on.
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 from common.options import Defaults, StepOptions, add_step_options, options_from, resolved
 from labs.shared.cluster import Cluster, add_cluster_options, answers, cluster_of
 from walkthrough.compare import study
-from walkthrough.compare.study import LIMIT_SECONDS, Measurements, Study, read, show
+from walkthrough.compare.study import LIMIT_SECONDS, Measurements, NotMeasured, Study, read, show
 from walkthrough.results.environment import ROOT, current_environment, now
 from walkthrough.results.errors import InputError, OneLineParser
 from walkthrough.results.result import check_writable
 from walkthrough.terminal import console
 
 FILE = "study.json"
+K = TypeVar("K")
 
 serve = partial(study.serve, options_from=options_from)
 
@@ -114,6 +116,37 @@ def measurements(
     }
     command, on_cluster = (sys.executable, str(program)), partial(answers, jobs) if jobs else None
     return Measurements(header, options, command, f"labs/{lab}/*.py", limit_seconds, on_cluster)
+
+
+class Measured:
+    """The measurements of a lab, of which one that cannot be made becomes a note. notes: what could not, and why."""
+
+    def __init__(self, lab: Measurements) -> None:
+        self.lab, self.options, self.quick, self.notes = lab, lab.options, lab.options.quick, list[str]()
+
+    def one(self, what: str, **settings: Any) -> Any:
+        """A measurement; None, with a note, where it could not be made."""
+        try:
+            return self.lab.measure(what, **settings)
+        except NotMeasured as error:
+            self.note(f"{settings.get('name', what.replace('_', ' '))} was not measured: {error}")
+            return None
+
+    def note(self, text: str) -> None:
+        """Add a note, once."""
+        self.notes += [text] if text not in self.notes else []
+
+    def rounds(self, count: int, measurements: Mapping[K, Callable[..., Any]]) -> dict[K, dict[int, Any]]:
+        """{what: {round: its measurement}}, round after round, A B C … A B C …: `ratio` compares within a round.
+
+        measurements: called with `run`, the number of the round. Those that could not be made are left out.
+        """
+        runs: dict[K, dict[int, Any]] = {what: {} for what in measurements}
+        for number in range(1, count + 1):
+            for what, measure in measurements.items():
+                if run := measure(run=number):
+                    runs[what][number] = run
+        return {what: by_round for what, by_round in runs.items() if by_round}
 
 
 def report(result: Study, options: StepOptions) -> None:

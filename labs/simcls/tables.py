@@ -8,7 +8,7 @@ from labs.simcls import published
 from labs.simcls.packages import difference, over_packages, over_seeds, percent
 from labs.simcls.training import METHODS, ranking_model
 from walkthrough.compare.statistics import mean, ratio
-from walkthrough.compare.study import Claim, Row
+from walkthrough.compare.study import Claim, Row, claim
 
 Runs = dict[str, list[dict[str, Any]]]  # {program: its result.json of each round}
 Memory = dict[int, tuple[dict[str, Any] | None, dict[str, Any] | None]]  # {candidates: (as it is, checkpointed)}
@@ -169,18 +169,18 @@ def ranking_claims(folds: Folds) -> list[Claim]:
     for method in RULES:
         points = over_packages(folds, difference("re-ranked", method))
         text = f"The re-ranker chooses better summaries than {WORDS[method]} (points of ROUGE, interval over {over})"
-        claims.append(decided(f"beats_{method.replace(' ', '_')}", text, points, over=0))
+        claims.append(claim(f"beats_{method.replace(' ', '_')}", text, points, above=0))
     for method in ("random", "first"):
         points = over_seeds(folds, difference("re-ranked", method))
         text = f"So it does on these {over} whatever the seed, compared with {WORDS[method]} (interval over seeds)"
-        claims.append(decided(f"beats_{method}_over_seeds", text, points, over=0))
+        claims.append(claim(f"beats_{method}_over_seeds", text, points, above=0))
     for method in ("random", "first"):
         gap = points_between(folds, method)
         text = (
             f"Its own interval and that of {WORDS[method]} are apart, {over} varying as they do (points of ROUGE "
             "between them; below 0: they overlap)"
         )
-        claims.append(Claim(f"apart_from_{method}", text, gap, None, None, None if gap is None else gap > 0))
+        claims.append(claim(f"apart_from_{method}", text, gap, above=0))
     return claims
 
 
@@ -204,8 +204,7 @@ def program_claims(runs: Runs) -> list[Claim]:
     for name, (before, text, faster) in expected.items():
         if name in runs and before in runs:
             speed = speed_ratio(runs, name, before)
-            holds = (speed.ratio > 1) == faster if speed.resolved else None
-            claims.append(Claim(name, text, speed.ratio, speed.low, speed.high, holds))
+            claims.append(claim(name, text, speed, **{"above" if faster else "below": 1}))
     return claims
 
 
@@ -220,19 +219,12 @@ def memory_claims(memory: Memory) -> list[Claim]:
             f"{NEAR:.0%} (times the memory, over {tokens:.2f} times the tokens)"
         )
         growth = many[0]["bytes"] / few[0]["bytes"] / tokens
-        claims.append(Claim("memory_by_tokens", text, growth, None, None, abs(growth - 1) <= NEAR))
+        claims.append(claim("memory_by_tokens", text, growth, within=(1 - NEAR, 1 + NEAR)))
     if many[0] and many[1]:
         kept = many[1]["bytes"] / many[0]["bytes"]
         text = f"Checkpointing halves what a step with {max(memory)} candidates needs (share that is left)"
-        claims.append(Claim("checkpointing_memory", text, kept, None, None, kept <= 0.5))
+        claims.append(claim("checkpointing_memory", text, kept, holds=kept <= 0.5))
     return claims
-
-
-def decided(name: str, text: str, value: Any, over: float) -> Claim:
-    """A claim that a `Mean` is above a number: None where its interval includes that number, or where there is none."""
-    resolved = value.low is not None and not value.low <= over <= value.high
-    holds = value.mean > over if resolved else None
-    return Claim(name, text, value.mean, value.low, value.high, holds)
 
 
 def notes(folds: Folds, runs: Runs, model: str) -> list[str]:

@@ -5,7 +5,7 @@
 
 Tables: the ladder of programs, with every race; accuracy against time; batch size x learning rate as a heat map;
 curves; ablations; what a network remembers of the last images; the naive program under two profilers; the published
-rows. The result is labs/speedrun/study.json in --logdir, next to heat_map.html and heat_map.svg. `heads.py` then writes
+rows. The result is labs/speedrun/study.json in --logdir, next to heat_map.svg. `heads.py` then writes
 what each program reached into its head.
 """
 
@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from common.device import autocast_notes, device_name
-from labs.shared.heat_map import HeatMap, write
 from labs.shared.images import DataSet
-from labs.shared.study import lab_options, measurements, report
+from labs.shared.study import Measured, lab_options, measurements, report
 from labs.speedrun import tables
 from labs.speedrun.data import data_set
 from labs.speedrun.measure import SGD, options_of
@@ -25,6 +24,7 @@ from labs.speedrun.model import DEFAULTS, width_of
 from labs.speedrun.plans import SETTINGS
 from labs.speedrun.race import RaceOptions
 from labs.speedrun.tables import FASTER_RATE, LAST, NAIVE, PROGRAMS, Races, race_of
+from walkthrough.compare.figures import heat_map_figure, save
 from walkthrough.compare.study import Measurements, NotMeasured, Row
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError
@@ -65,12 +65,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
 MIRRORING = {"not mirrored": {"flip": False}}  # where images may be
 
 
-class Study:
-    """The measurements. notes: what was left out, and why."""
+class Study(Measured):
+    """The measurements."""
 
     def __init__(self, lab: Measurements, setting: RaceOptions, data: DataSet) -> None:
-        self.lab, self.setting, self.data, self.notes = lab, setting, data, list[str]()
-        self.quick = lab.options.quick
+        super().__init__(lab)
+        self.setting, self.data = setting, data
         self.processes = usable_cores() if setting.device == "cpu" else 2
 
     def races(self) -> Races:
@@ -114,10 +114,6 @@ class Study:
             else:
                 race = race_of(answer)
                 found.setdefault(name or race.program, {})[race.seed] = race
-
-    def note(self, text: str) -> None:
-        """Add a note, once."""
-        self.notes += [text] if text not in self.notes else []
 
     def heat_map(self) -> list[Row]:
         """Batch size x learning rate, on validation images: in several processes at a time."""
@@ -258,7 +254,8 @@ def main() -> None:
     claims = tables.claims(races, ablations, curves, remembered)
     result = study.lab.study(in_order, claims, [*notes_of(setting, data), *study.notes])
     if rows := result.tables["heat_map"]:
-        write(HeatMap(rows), options.logdir)
+        figure = heat_map_figure(rows, "learning rate", "batch size", "accuracy %", "failures")
+        save(figure, options.logdir / "heat_map.svg")
     report(result, options)
 
 

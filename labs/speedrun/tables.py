@@ -15,7 +15,7 @@ from typing import Any
 from labs.speedrun import published
 from labs.speedrun.race import Race
 from walkthrough.compare.statistics import Mean, mean, of_pairs
-from walkthrough.compare.study import Claim, Row, above, inside
+from walkthrough.compare.study import Claim, Row, claim
 
 Races = dict[str, dict[int, Race]]  # {program: {seed: its race}}; programs in the order of the ladder
 PROGRAMS = tuple(sorted(path.stem for path in Path(__file__).parent.glob("[0-9][0-9]_*.py")))
@@ -239,7 +239,7 @@ def claims(
         share = statistics.fmean(race.failure is None for race in last)
         text = f"The last program reaches the target in {SUCCESSES} of {RUNS} races ({len(last)} races; share)"
         holds = share >= SUCCESSES / RUNS if len(last) >= RUNS else None
-        rows.append(Claim("reliable", text, share, None, None, holds))
+        rows.append(claim("reliable", text, share, holds=holds))
     expected = {
         "02_on_device": "Augmentation on the device is sooner than image by image (times as soon)",
         "03_resnet9": "ResNet-9 is sooner than the naive network (times as soon)",
@@ -262,14 +262,14 @@ def claims(
             ("one view", "Tests on several views are more accurate (points)"),
         ):
             points = [100 * ((seed[base]["accuracy"] or 0) - (seed[name]["accuracy"] or 0)) for seed in ablations]
-            rows.append(of_mean(name, text, points, 0))
+            rows.append(claim(name, text, mean(points), above=0))
     if remembered:
         more = [seed[-1]["fifths"][-1]["loss"] - seed[-1]["fifths"][0]["loss"] for seed in remembered]
         text = (
             "A network remembers the last images: their loss is lower than that of an epoch's first ones (difference, "
             "after the last epoch but one)"
         )
-        rows.append(of_mean("remembers", text, more, 0))
+        rows.append(claim("remembers", text, mean(more), above=0))
     if curves:
         names = list(curves[0])
         pairs_of = [(seed[names[0]], seed[names[3]]) for seed in curves]
@@ -281,7 +281,8 @@ def claims(
         text = (
             f"Four times the batch at four times the rate ends as accurate, within {EQUAL_POINTS} points (difference)"
         )
-        rows += [equal("linear-scaling", text, mean(differences))] if differences else []
+        within = (-EQUAL_POINTS, EQUAL_POINTS)
+        rows += [claim("linear-scaling", text, mean(differences), within=within)] if differences else []
     return [row for row in rows if row is not None]
 
 
@@ -291,19 +292,5 @@ def of_ratio(name: str, text: str, races: Races, slower: str, faster: str, over:
         return None
     ratios = pairs(races, slower, faster)
     if len(ratios) < 2:
-        return Claim(name, text, ratios[0] if ratios else None, None, None, None)
-    ratio = of_pairs(ratios)
-    return Claim(name, text, ratio.ratio, ratio.low, ratio.high, above(ratio, over))
-
-
-def of_mean(name: str, text: str, values: Sequence[float], over: float) -> Claim:
-    """A claim that a mean is above a number; inconclusive where its interval includes that."""
-    of_all = mean(values)
-    return Claim(name, text, of_all.mean, of_all.low, of_all.high, above(of_all, over))
-
-
-def equal(name: str, text: str, difference: Mean) -> Claim:
-    """A claim that two accuracies differ by less than `EQUAL_POINTS`."""
-    low, high = difference.low, difference.high
-    holds = None if low is None or high is None else inside(low, high, (-EQUAL_POINTS, EQUAL_POINTS))
-    return Claim(name, text, difference.mean, low, high, holds)
+        return claim(name, text, ratios[0] if ratios else None)
+    return claim(name, text, of_pairs(ratios), above=over)

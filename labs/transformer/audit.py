@@ -20,7 +20,7 @@ from labs.transformer.tables import (
 from labs.transformer.tricks import TRICKS
 from labs.transformer.variants import BASELINE, HALF_FUSED, alone_name, cumulative_name, without_name
 from walkthrough.compare.statistics import mean
-from walkthrough.compare.study import Claim, above, inside
+from walkthrough.compare.study import Claim, claim
 
 ALIKE = (0.95, 1.05)  # times the memory: no more and no less
 TWICE = 1.8  # times as fast: at least that is "half the time"
@@ -33,23 +33,23 @@ def speed_claims(rounds: Rounds) -> list[Claim]:
     """About the tokens/s of the tricks, together and alone."""
     claims = []
 
-    def claim(name: str, text: str, variant: str, other: str, limit: float = 1.0) -> None:
+    def faster(name: str, text: str, variant: str, other: str, limit: float = 1.0) -> None:
         if value := speed_ratio(rounds, variant, other):
-            claims.append(Claim(name, text, value.ratio, value.low, value.high, above(value, limit)))
+            claims.append(claim(name, text, value, above=limit))
 
     run = [trick for trick in TRICKS if speed_ratio(rounds, cumulative_name(trick), BASELINE)]
     last = cumulative_name(run[-1]) if run else BASELINE
     published_minutes = f"published: about {published.MINUTES_BEFORE} -> {published.MINUTES_AFTER} minutes"
-    claim(
+    faster(
         "together",
         f"The published tricks together train at least {published.SPEED_UP:g} times as fast ({published_minutes}; "
         "here the programs up to checkpointing).",
         cumulative_name("gradient_checkpointing"), BASELINE, published.SPEED_UP,
     )  # fmt: skip
-    claim("all-together", f"The last program is at least {published.SPEED_UP:g} times as fast as the baseline.",
+    faster("all-together", f"The last program is at least {published.SPEED_UP:g} times as fast as the baseline.",
           last, BASELINE, published.SPEED_UP)  # fmt: skip
-    claim("together-here", f"It is at least {OURS:g} times as fast here.", last, BASELINE, OURS)
-    claim(
+    faster("together-here", f"It is at least {OURS:g} times as fast here.", last, BASELINE, OURS)
+    faster(
         "half-time", f"Half the precision, half the time: mixed precision alone is at least {TWICE:g} times as fast.",
         alone_name("mixed_precision"), BASELINE, TWICE,
     )  # fmt: skip
@@ -62,17 +62,13 @@ def speed_claims(rounds: Rounds) -> list[Claim]:
         ("fused_adamw", "Fused AdamW is faster"),
         ("compile", "torch.compile is faster, once it has compiled"),
     ):
-        claim(trick, f"{text} (times the real tokens/s).", alone_name(trick), without_name(trick))
+        faster(trick, f"{text} (times the real tokens/s).", alone_name(trick), without_name(trick))
     for trick, text in (
         ("gradient_accumulation", "Accumulation makes the bigger batch slower"),
         ("gradient_checkpointing", "Checkpointing makes a step slower"),
     ):
         if value := speed_ratio(rounds, alone_name(trick), without_name(trick)):
-            faster = above(value, 1.0)
-            slower = None if faster is None else not faster
-            claims.append(
-                Claim(f"{trick}-time", f"{text} (times the tokens/s).", value.ratio, value.low, value.high, slower)
-            )
+            claims.append(claim(f"{trick}-time", f"{text} (times the tokens/s).", value, below=1.0))
     return claims
 
 
@@ -106,7 +102,7 @@ def memory_claims(predicted: ByVariant) -> list[Claim]:
     ):  # fmt: skip
         share = over(predicted, variant, other)
         if share is not None:
-            claims.append(Claim(name, text, share, None, None, holds(share)))
+            claims.append(claim(name, text, share, holds=holds(share)))
     return claims
 
 
@@ -121,7 +117,7 @@ def loading_claims(runs: Mapping[int, Sequence[dict[str, Any]]]) -> list[Claim]:
         other = max((workers for workers in speed if workers != rule), key=lambda workers: speed[workers])
         value = worker_ratio(runs, rule, other)
         text = f"{rule} workers per GPU are faster than any other number (times the samples/s of the best, {other})."
-        claims.append(Claim("workers-four", text, value.ratio, value.low, value.high, above(value, 1.0)))
+        claims.append(claim("workers-four", text, value, above=1.0))
     if 0 in runs and (read := disk_kb(runs[0])) is not None:
         text = (
             "Pinned memory avoids the disk: without it, training reads batches from the disk (kB while it was timed, "
@@ -129,7 +125,7 @@ def loading_claims(runs: Mapping[int, Sequence[dict[str, Any]]]) -> list[Claim]:
         )
         per_round = mean([run["disk_bytes"] / 1e3 for run in runs[0]])
         holds = False if read == 0 else True if (per_round.low or 0) > 0 else None
-        claims.append(Claim("pinned-disk", text, per_round.mean, per_round.low, per_round.high, holds))
+        claims.append(claim("pinned-disk", text, per_round, holds=holds))
     return claims
 
 
@@ -144,10 +140,8 @@ def quality_claims(trained: Mapping[str, Sequence[dict[str, Any]]]) -> list[Clai
         if len(trained.get(name, ())) < 2:
             continue
         value = points(trained, name)
-        assert value.low is not None and value.high is not None  # of several seeds
-        holds = inside(value.low, value.high, (-POINTS, POINTS))
         text += f": the difference is surely less than {POINTS:g} percentage points (points more)."
-        claims.append(Claim(id, text, value.mean, value.low, value.high, holds))
+        claims.append(claim(id, text, value, within=(-POINTS, POINTS)))
     return claims
 
 
@@ -163,7 +157,7 @@ def bag_claims(trained: Mapping[str, Sequence[dict[str, Any]]], simpler: Mapping
         value = mean([100 * (run["accuracy"] - simpler[name]) for run in runs])
         text = f"A DistilBERT without pretraining, trained for longer, beats a {name} (points more, over seeds)."
         id = ("bag", "bag-punctuation")[number]
-        claims.append(Claim(id, text, value.mean, value.low, value.high, above(value, 0)))
+        claims.append(claim(id, text, value, above=0))
     return claims
 
 
@@ -176,4 +170,4 @@ def noise_claims(noise: Sequence[Mapping[str, float]]) -> list[Claim]:
         "Batches of uniform length are as random as others: the variance of their gradients over that of random ones "
         f"is surely between {NOISE[0]:g} and {NOISE[1]:g}."
     )
-    return [Claim("uniform-noise", text, value.ratio, value.low, value.high, inside(value.low, value.high, NOISE))]
+    return [claim("uniform-noise", text, value, within=NOISE)]

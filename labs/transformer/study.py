@@ -47,7 +47,7 @@ def main() -> None:
 
 
 def measured(lab: Measurements) -> Any:
-    """The `LabStudy`. Raises NotMeasured."""
+    """The study. Raises NotMeasured."""
     quick = lab.options.quick
     parts = [{"part": part} for part in ("predicted", "memory", "simpler", "padding")]  # the longest first
     predicted, memory, simpler, padding = several(lab, "once", parts)

@@ -1,5 +1,6 @@
-"""The ladder as a figure, and SVGs that are the same on every CPU."""
+"""The ladder as a figure, a heat map, and SVGs that are the same on every CPU."""
 
+from dataclasses import asdict
 from xml.etree import ElementTree
 
 import pytest
@@ -7,6 +8,7 @@ from support import around, make_result, write_run
 
 from walkthrough.cli import main
 from walkthrough.compare import figures, rounds
+from walkthrough.compare.statistics import Mean
 
 SLOW, FAST = around(100.0), around(200.0)
 
@@ -83,3 +85,18 @@ def test_an_svg_does_not_depend_on_the_last_digits_of_a_float():
     used = {name for name in ids if name.startswith("id_")}
     assert used
     assert all(f"#{name}" in svg(0) for name in used)
+
+
+def test_the_cells_of_a_heat_map_stand_in_order_at_their_places_with_their_values_and_notes():
+    def row(batch, rate, mean, note=""):
+        accuracy = mean and asdict(Mean(mean, mean - 1, mean + 1, 3))
+        return {"batch": batch, "rate": rate, "accuracy": accuracy, "note": note}
+
+    rows = [row(128, 0.1, 90.0), row(64, 0.1, 95.5), row(64, 1.0, None, "3 of 3 diverged"), row(128, 1.0, 80.0)]
+    [axes] = figures.heat_map_figure(rows, "rate", "batch", "accuracy", "note").axes
+    places = {text.get_text(): text.get_position() for text in axes.texts if text.get_text()}
+    assert places == {
+        "90": (0.5, 1.7), "95.5": (0.5, 0.7), "-": (1.5, 0.7), "3 of 3 diverged": (1.5, 0.34), "80": (1.5, 1.7),
+    }  # fmt: skip
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["64", "128"]
+    assert axes.collections[0].get_array().tolist() == [[95.5, None], [90.0, 80.0]]

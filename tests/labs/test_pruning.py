@@ -391,7 +391,7 @@ def test_a_training_that_fails_is_left_out_with_a_note_and_the_study_goes_on(opt
     own = study.Study(lab, PLAN)
     assert own.each("retrained", [{"sparsity": 0.9}]) == [{1: {"accuracy": 0.5}}]
     assert own.notes == [
-        "retrained could not be measured: the loss of epoch 1 is no number",
+        "retrained was not measured: the loss of epoch 1 is no number",
         "1 of 2 trainings (retrained) failed and are left out",
     ]
     monkeypatch.setattr(study, "SEEDS", {True: 1})

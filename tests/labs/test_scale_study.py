@@ -426,7 +426,7 @@ def test_a_whole_study_fills_every_table_and_figure_of_its_page(studied):
         "no-sync", "straggler",
     }  # fmt: skip
     assert "96 training and 19 validation images of 4 classes, drawn JPEGs, 0 corrupt" in done.result.notes[0]
-    assert not [note for note in done.result.notes if "could not be" in note]
+    assert not [note for note in done.result.notes if "was not measured" in note]
     assert [note for note in done.result.notes if note.startswith("no GPU: 06_nvjpeg, 07_dali and utilization")]
     assert "claims" in done.out
     assert str(ROOT) not in json.dumps(done.result.tables)
@@ -455,7 +455,7 @@ def test_a_smoke_run_is_of_one_size_one_seed_and_few_rounds(studied):
 def test_without_spark_there_is_a_note_and_the_rest_goes_on(studied):
     done = studied(offline=lambda engine, **_: "Spark needs Java" if engine == "spark" else None)
     assert [row["by"] for row in done.result.tables["offline"]] == ["processes"] * 2
-    assert done.result.notes.count("offline could not be measured: Spark needs Java") == 1
+    assert done.result.notes.count("offline was not measured: Spark needs Java") == 1
     assert {own["shards"] for what, own in done.calls if what == "pipelines"} == {
         "processes-64", "processes-224",
     }  # fmt: skip
@@ -477,10 +477,10 @@ def test_what_fails_in_one_round_or_for_one_seed_is_left_out_of_its_figures(stud
     assert [row["seeds"] for row in done.result.tables["accuracy"]] == [3, 2]
     assert done.result.tables["straggler"][0]["ms of a step"]["count"] == 2
     assert done.result.tables["sweep"] == done.result.tables["trials"] == done.result.tables["importance"] == []
-    told = [note for note in done.result.notes if "could not be measured" in note]
+    told = [note for note in done.result.notes if "was not measured" in note]
     assert told == [
-        "straggler could not be measured: a rank died", "trained could not be measured: diverged",
-        "swept could not be measured: no optuna",
+        "straggler was not measured: a rank died", "trained was not measured: diverged",
+        "swept was not measured: no optuna",
     ]  # fmt: skip
 
 

@@ -380,10 +380,12 @@ def test_where_it_is_chosen_amp_is_in_the_full_ladder_and_else_it_has_no_effect(
 def test_the_same_command_goes_on_after_a_cut_and_a_larger_number_of_runs_adds_to_what_is_done(fake, tmp_path):
     fake.stop = 5
     assert ended(tmp_path, "--runs", 2) == 130
-    assert not (tmp_path / "ablation.json").exists()
+    assert len(read(tmp_path).measured["measurements"]) == 5
+    assert ablate.UNFINISHED in read(tmp_path).notes
     fake.log, fake.stop = [], None
     assert ended(tmp_path, "--runs", 2) == 0
     assert fake.log == EVERY[5:] + EVERY[::-1]
+    assert ablate.UNFINISHED not in read(tmp_path).notes
     fake.log = []
     assert ended(tmp_path, "--runs", 1) == 0
     assert fake.log == []

@@ -18,7 +18,6 @@ from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
 from walkthrough.compare.ladder import DEVICE, MODEL, PUBLISHED, page_table
-from walkthrough.compare.predictions import Prediction
 from walkthrough.compare.rounds import Comparison, half_spread
 from walkthrough.compare.rounds import Row as LadderRow
 from walkthrough.compare.study import claim_rows
@@ -321,12 +320,8 @@ def busiest(course: Course, step: str, what: str = "") -> str:
         kernels, count = analysis.tables.kernels, len(analysis.steps.names)
         longest = kernels or analysis.operators
         total = sum(item.us for item in longest)
-        headers = [
-            "kernel" if kernels else "operator on the CPU",
-            f">count, {count} steps",
-            f">time, {count} steps",
-            ">share",
-        ]
+        what = "kernel" if kernels else "operator on the CPU"
+        headers = [what, f">count, {count} steps", f">time, {count} steps", ">share"]
         rows = [[code(one.name, 70), str(one.count), time_text(one.us), f"{one.us / total:.1%}"] for one in longest]
     return f"{markdown_table(headers, rows[:LISTED])}\n\n{course.measured}"
 
@@ -438,16 +433,21 @@ def log_entry(course: Course, before: str, step: str, test: str) -> str:
         return f"*Not recorded on {escaped(shown.ladder.baseline.device)}: `{before}` and `{step}`.*"
     result, gain, why = shown.row(step).result, prediction.gain, prediction.why
     evidence = escaped(why[0].upper() + why[1:]) if why else "No advice."
+    most, estimate = prediction.predicted_gain, prediction.estimated_gain
+    bound = f"at most **{most:.2f}x** the images/s" if most else "the trace cannot tell"
     rounds = f"{gain.rounds} rounds" if gain.rounds > 1 else "one round"
+    keep = f"yes: the whole interval is above 1, {_OUTCOMES[prediction.outcome]}" if gain.ratio > 1 else "no: slower"
+    if not gain.resolved:
+        keep = "not decided: the interval includes 1, so measure more rounds first"
     texts = {
         "Evidence": f"`explain` of `{before}`: {escaped(advised.verdict)}. {evidence}",
         "Hypothesis": docstring_part(step, "Idea"),
-        "Bound": _bound(prediction),
+        "Bound": bound + (f"; about {estimate:.2f}x by the replay" if estimate else ""),
         "Change": docstring_part(step, "Change"),
         "Before": _speed(shown.row(before)),
         "After": f"{_speed(shown.row(step))}. **{gain}** the step before, 95 % interval of {rounds}",
         "Losses equal?": f"up to rounding: `{test}` holds them to it, step by step",
-        "Keep?": _keep(prediction),
+        "Keep?": keep,
     }
     device, model = escaped(result.device), escaped(result.model)
     head = f"**{result.started[:10]}, `{step}`, {device}, {model}, {result.size_label}**"
@@ -464,25 +464,10 @@ def docstring_part(step: str, part: str) -> str:
     return escaped(" ".join(found[1].split()))
 
 
-def _bound(prediction: Prediction) -> str:
-    bound, estimate = prediction.predicted_gain, prediction.estimated_gain
-    text = "the trace cannot tell" if bound is None else f"at most **{bound:.2f}x** the images/s"
-    return text if estimate is None else f"{text}; about {estimate:.2f}x by the replay"
-
-
 def _speed(row: LadderRow) -> str:
     result = row.result
     speed = result.samples_per_second.median
     return f"{speed:.0f} images/s (median window; ±{half_spread(result):.0%}), {result.step_ms.median:.1f} ms per step"
-
-
-def _keep(prediction: Prediction) -> str:
-    gain = prediction.gain
-    if not gain.resolved:
-        return "not decided: the interval includes 1, so measure more rounds first"
-    if gain.ratio < 1:
-        return "no: slower"
-    return f"yes: the whole interval is above 1, {_OUTCOMES[prediction.outcome]}"
 
 
 def table(course: Course, of: str, name: str, *words: str) -> str:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from labs.shared import heat_map
 from studies import ablation, limit, sweep
 from tools.docs.gpu_memory import Fit
 from tools.docs.recorded import Recorded
@@ -19,6 +18,7 @@ from walkthrough.compare.figures import (
     GREY,
     SPEED,
     UNRESOLVED,
+    heat_map_figure,
     in_style,
     ink_on,
     interval_label,
@@ -334,7 +334,7 @@ def scatter(rows: Sequence[Row], column: str) -> Figure:
 
 def heat(rows: Sequence[Row]) -> Figure:
     """A cell for each row, by its batch size and learning rate."""
-    return heat_map.drawn(heat_map.HeatMap(rows))
+    return heat_map_figure(rows, "learning rate", "batch size", "accuracy %", "failures")
 
 
 def stacks(rows: Sequence[Row], unit: str) -> Figure:

@@ -41,7 +41,6 @@ class Shown(Struct, frozen=True):
     cut: Cut = Cut()
 
 
-_COPY = Cut(around=TO_GPU)
 STRETCHES = {  # {name in the pages: what it is}; after a change here, compute anew
     "v100_0_workers": Shown("resnet50_v100_0_workers", "0 workers, one step"),
     "v100_4_workers": Shown("resnet50_v100_4_workers", "4 workers, one step"),
@@ -50,12 +49,15 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
     "a100_tf32": Shown("resnet50_a100_ddp", "A100, TF32"),
     "a100_batch_32": Shown("resnet50_a100_ddp", "two steps of batch 32", Cut(count=2)),
     "a100_batch_64": Shown("resnet50_a100_ddp", "one step of batch 64", Cut("02_bigger_batch")),
-    "v100_float32": Shown("resnet50_v100_4_workers", "around the copy of a batch in float32", _COPY),
-    "v100_uint8": Shown(
-        "resnet50_v100_4_workers", "the same batch in uint8", replace(_COPY, change="03_reduced_h2d_copy")
-    ),
-    "v100_pageable": Shown("resnet50_v100_4_workers", "around the copy of a batch from pageable memory", _COPY),
-    "v100_pinned": Shown("resnet50_v100_4_workers", "from pinned memory", replace(_COPY, change="05_pinned_memory")),
+    **{
+        name: Shown("resnet50_v100_4_workers", title, Cut(change, around=TO_GPU))
+        for name, title, change in (
+            ("v100_float32", "around the copy of a batch in float32", ""),
+            ("v100_uint8", "the same batch in uint8", "03_reduced_h2d_copy"),
+            ("v100_pageable", "around the copy of a batch from pageable memory", ""),
+            ("v100_pinned", "from pinned memory", "05_pinned_memory"),
+        )
+    },
 }
 EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables
 LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these

@@ -106,15 +106,6 @@ def in_style(draw: Callable[P, "Figure"]) -> Callable[P, "Figure"]:
     return drawn
 
 
-def styled(axes: "Axes", title: str) -> None:
-    """Give axes their title, and the look of all figures: no box, grey where it is not data."""
-    axes.set_title(title, fontsize=10, color=GREY)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.tick_params(colors=GREY)
-    for spine in axes.spines.values():
-        spine.set_color(GREY)
-
-
 def ink_on(colour: str | tuple[float, float, float, float]) -> str:
     """Black or white, whichever has the higher contrast (WCAG 2) on a colour: "#rrggbb", or RGBA in 0..1."""
     from matplotlib.colors import to_rgb
@@ -222,6 +213,17 @@ def ladder_title(ladder: Comparison) -> str:
     return f"{base.model}, {base.data_label}, {base.size_label}, on {base.device}"
 
 
+@in_style
+def heat_map_figure(rows: Sequence[Mapping[str, Any]], x: str, y: str, value: str, note: str) -> "Figure":
+    """A matplotlib `Figure` of one `heat_map`."""
+    from matplotlib.figure import Figure
+
+    across, up = (len({row[name] for row in rows}) for name in (x, y))
+    figure = Figure(figsize=(max(6, 1.2 + across), 1.2 + 0.6 * up))
+    heat_map(figure.subplots(), rows, x, y, value, note, value)
+    return figure
+
+
 def heat_map(
     axes: "Axes", rows: Sequence[Mapping[str, Any]], x: str, y: str, value: str, note: str, title: str
 ) -> None:
@@ -242,19 +244,16 @@ def heat_map(
         place = across.index(row[x]), up.index(row[y])
         if middle is not None:
             numbers[place[1]][place[0]] = middle
-        at: dict[str, Any] = {
-            "ha": "center",
-            "va": "center",
-            "color": GREY if middle is None else ink_on(colours(scale(middle))),
-        }
+        ink = GREY if middle is None else ink_on(colours(scale(middle)))
+        at: dict[str, Any] = {"ha": "center", "va": "center", "color": ink}
         shown = cell_text(middle if middle is None or middle < 100 else float(round(middle)))
         axes.annotate(shown, (place[0] + 0.5, place[1] + 0.7), fontsize=10, **at)
         axes.annotate(row.get(note) or "", (place[0] + 0.5, place[1] + 0.34), fontsize=7, **at)
     axes.pcolormesh(numbers, norm=scale, cmap=colours, edgecolors="white", linewidth=2, zorder=0)
-    styled(axes, title)
+    axes.set_title(title)
     axes.set_xticks([place + 0.5 for place in range(len(across))], [cell_text(value) for value in across])
     axes.set_yticks([place + 0.5 for place in range(len(up))], [cell_text(value) for value in up])
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel(x, color=GREY)
-    axes.set_ylabel(y, color=GREY)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)

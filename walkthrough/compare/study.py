@@ -61,14 +61,17 @@ def claim(
     above: float | None = None,
     below: float | None = None,
     within: tuple[float, float] | None = None,
+    holds: bool | None = None,
 ) -> Claim:
-    """A `Claim` that a value is above a limit, below one, or within a band; of None, one that nothing decides."""
+    """A `Claim` that a value is above a limit, below one, or within a band; of None, one that nothing decides.
+
+    holds: where the caller decides it.
+    """
     if value is None:
         return Claim(id, text, None, None, None, None)
     middle = value.ratio if isinstance(value, Ratio) else value.mean if isinstance(value, Mean) else value
     low, high = (value.low, value.high) if isinstance(value, Ratio | Mean) else (None, None)
     least, most = (low, high) if isinstance(value, Ratio | Mean) else (middle, middle)
-    holds = None
     if within is not None:
         holds = None if least is None or most is None else inside(least, most, within)
     elif above is not None:

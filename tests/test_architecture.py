@@ -32,7 +32,7 @@ NO_TORCH += [path for path in sorted((ROOT / "studies").glob("*.py")) if path.st
 
 
 # One name for one thing: these files are still called as another one is; the list shrinks.
-TWICE = "command figures ladder study"
+TWICE = "figures study"
 
 
 def imported(path, everywhere=True):

@@ -182,6 +182,8 @@ def show(study: Study, to: "Console") -> None:
             )
         for sentence in study.conclusions.get(name, ()):
             to.print(Text(printable(sentence)))
+    if any(interval(cell) for rows in study.tables.values() for row in rows for cell in row.values()):
+        to.print(Text("(low-high), (low to high): the 95 % interval; ~: no measurable difference.", "dim"))
     if study.claims:
         to.print(Text("\nclaims", "bold"))
         to.print(Table("claims", claim_rows(study.claims)).rich())

@@ -276,8 +276,7 @@ def measure(options: StepOptions, runs: int) -> Study:
         }
         left_out = [f"{name} was not run: {why}" for name, why in failed.items()]
         uneven = study.unsteady(one["samples_per_second"]["windows"] for one in measurements)
-        all_notes = [*notes, *left_out, *uneven, *more]
-        return do.study(tables(measured), measured=measured, conclusions=conclusions(measured), notes=all_notes)
+        return study.finished(do, measured, [*notes, *left_out, *uneven, *more])
 
     measurements = []
     for one in measured_variants(do, skipped, failed, alone_only, runs):

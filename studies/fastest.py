@@ -28,7 +28,7 @@ from common.program import FULL, QUICK
 from common.timing import Plan, Timing, Window
 from common.tracing import SPARE_BYTES, traced_window
 from studies import one_batch, roofline, study
-from studies.limit import CHANNELS_LAST, CONTIGUOUS, conclusions, tables
+from studies.limit import CHANNELS_LAST, CONTIGUOUS
 from studies.roofline import FORWARD, OPTIMIZER, RESIZE, OperatorCounter, OperatorTimes, count_step, least_bytes
 from walkthrough.compare import isolated
 from walkthrough.compare.isolated import Isolated
@@ -207,12 +207,7 @@ def measure(options: StepOptions) -> Study:
         [peak_flops[0].windows, peak_bytes[0].windows]
         + [timing.samples_per_second.windows for timing in (timings | compiled).values()]
     )
-    return do.study(
-        tables(measured),
-        measured=measured,
-        conclusions=conclusions(measured),
-        notes=[*autocast_notes(device, options.precision), *notes],
-    )
+    return study.finished(do, measured, [*autocast_notes(device, options.precision), *notes])
 
 
 def fitting_start(uncompiled: Uncompiled, batch_size: int) -> tuple[Program, list[str]]:

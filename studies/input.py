@@ -97,12 +97,7 @@ def measure(options: StepOptions) -> Study:
         "model_alone": consumed,
     }
     notes += study.unsteady(one["samples_per_second"]["windows"] for one in (consumed, *delivered))
-    return do.study(
-        tables(measured),
-        measured=measured,
-        conclusions=conclusions(measured),
-        notes=[*autocast_notes(device, options.precision), *notes],
-    )
+    return study.finished(do, measured, [*autocast_notes(device, options.precision), *notes])
 
 
 def worker_numbers(cores: int) -> list[int]:

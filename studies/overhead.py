@@ -130,12 +130,7 @@ def measure(options: StepOptions, runs: int) -> Study:
     )
     do = study.measurements("overhead", options, precision)
     measured, notes = measured_modes(do, tracings(device), runs)
-    return do.study(
-        tables(measured),
-        measured=measured,
-        conclusions=conclusions(measured),
-        notes=[*autocast_notes(device, options.precision), *notes],
-    )
+    return study.finished(do, measured, [*autocast_notes(device, options.precision), *notes])
 
 
 def measured_modes(do: Measurements, tracings: Sequence[Tracing], runs: int) -> tuple[dict[str, Any], list[str]]:

@@ -17,7 +17,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from common.options import BATCH_SIZE, StepOptions, add_step_options, options_from, resolved
 from walkthrough.compare import isolated
@@ -49,6 +49,11 @@ def recomputed(result: results.Study) -> results.Study:
     module = import_module(f"studies.{result.name}")
     tables = {name: [results.as_json(row) for row in rows] for name, rows in module.tables(result.measured).items()}
     return replace(result, tables=tables, conclusions=module.conclusions(result.measured))
+
+
+def finished(do: Measurements, measured: Mapping[str, Any], notes: Sequence[str]) -> results.Study:
+    """The study of what was measured. notes: what this device could not do."""
+    return recomputed(do.study({}, notes=notes, measured=measured))
 
 
 def add_options(

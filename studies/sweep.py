@@ -101,7 +101,7 @@ def measure(options: StepOptions, workers: list[int], batch_sizes: list[int], ru
     cells = measured_cells(do, settings, runs)
     measured = {"workers": workers, "batch_sizes": batch_sizes, "pin_memory": pin_memory, "cells": cells}
     notes += study.unsteady(one["windows"] for cell in cells for one in cell["runs"])
-    return do.study(tables(measured), measured=measured, conclusions=conclusions(measured), notes=notes)
+    return study.finished(do, measured, notes)
 
 
 def measured_cells(do: Measurements, settings: Sequence[Mapping[str, Any]], runs: int) -> list[Cell]:

@@ -313,7 +313,6 @@ class Measurements:
         notes: Sequence[str] = (),
         *,
         measured: Mapping[str, Any] | None = None,
-        conclusions: Mapping[str, list[str]] | None = None,
     ) -> Study:
         """The `Study` of what was measured."""
         return Study(
@@ -322,7 +321,6 @@ class Measurements:
             notes=[*notes, *([SMOKE] if self.options.quick and measured else [])],
             measured=dict(measured or {}),
             tables={name: [as_json(row) for row in rows] for name, rows in tables.items()},
-            conclusions=dict(conclusions or {}),
             claims=list(claims),
         )
 

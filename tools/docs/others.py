@@ -54,10 +54,11 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
         for name, title, change in (
             ("v100_float32", "around the copy of a batch in float32", ""),
             ("v100_uint8", "the same batch in uint8", "03_reduced_h2d_copy"),
-            ("v100_pageable", "around the copy of a batch from pageable memory", ""),
-            ("v100_pinned", "from pinned memory", "05_pinned_memory"),
+            ("v100_pageable", "V100, ResNet-50, pageable, one stream", ""),
         )
     },
+    "a100_overlapped": Shown("recommender_a100", "A100, recommender, pinned, a stream of its own", Cut(around=TO_GPU)),
+    "v100_no_loader": Shown("resnet50_v100_ddp", "V100, no loader, one step"),
 }
 EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables
 LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these

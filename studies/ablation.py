@@ -259,7 +259,10 @@ def measure(options: StepOptions, runs: int) -> Study:
     if alone_only:
         notes, off = [*notes, f"{off}: amp is measured alone, in bf16"], None
     do = study.measurements("ablation", options, precision, data, "switches", LIMIT_SECONDS)
-    runs = max(runs, _carried(do, options.logdir / FILE_NAME))
+    path = options.logdir / FILE_NAME
+    carried = _carried(do, path)
+    is_free = carried > 0 or not path.exists()  # another ablation is replaced by a whole one only
+    runs = max(runs, carried)
     progress.say(f"ablate: {options.model}, {data} data, {options.image_size} px, on {device_name(options.device)}")
     skipped, failed = no_effect(options, off), dict[str, str]()
 
@@ -280,8 +283,9 @@ def measure(options: StepOptions, runs: int) -> Study:
 
     measurements = []
     for one in measured_variants(do, skipped, failed, alone_only, runs):
-        measurements.append(one)  # the file is whole after each of them: one that is cut off can be shown as well
-        write_json(options.logdir / FILE_NAME, so_far(measurements, [UNFINISHED]).as_json())
+        measurements.append(one)
+        if is_free:  # the file is whole after each of them: one that is cut off can be shown as well
+            write_json(path, so_far(measurements, [UNFINISHED]).as_json())
     return so_far(measurements)
 
 

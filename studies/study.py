@@ -117,12 +117,13 @@ def measurements(
     limit_seconds: float = LIMIT_SECONDS,
 ) -> Measurements:
     """The `Measurements` of a study. data: None where it trains on noise. program: the module that ends with `serve`,
-    by default the study's own.
+    by default the study's own. Raises InputError where a smoke run would replace a whole study.
     """
     import torch
 
     from common.device import dtype_name
 
+    results.keep_whole(options.logdir / f"{name}.json", options.quick)
     shared = setup(options, data)
     begins = {
         "name": name,

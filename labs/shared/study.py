@@ -23,9 +23,9 @@ from typing import Any, TypeVar
 from common.options import Defaults, StepOptions, add_step_options, options_from, resolved
 from labs.shared.cluster import Cluster, add_cluster_options, answers, cluster_of
 from walkthrough.compare import study
-from walkthrough.compare.study import LIMIT_SECONDS, Measurements, NotMeasured, Study, read, show
+from walkthrough.compare.study import LIMIT_SECONDS, Measurements, NotMeasured, Study, keep_whole, show
 from walkthrough.results.environment import ROOT, current_environment, now
-from walkthrough.results.errors import InputError, OneLineParser
+from walkthrough.results.errors import OneLineParser
 from walkthrough.results.result import check_writable
 from walkthrough.terminal import console
 
@@ -76,22 +76,13 @@ def _parsed(
     args = parser.parse_args(argv)
     args.logdir = args.logdir / "labs" / lab
     options = resolved(args, defaults=defaults)
-    if options.quick and _is_whole(args.logdir / FILE):
-        raise InputError(f"--quick would replace the whole study in {args.logdir / FILE}: give another --logdir")
+    keep_whole(args.logdir / FILE, options.quick)
     check_writable(options.logdir)
     if options.download and defaults.cifar10:
         from common.data import fetch_cifar10  # torchvision: seconds to import
 
         fetch_cifar10(options.data)
     return options, args
-
-
-def _is_whole(path: Path) -> bool:
-    """Whether a file is of a study that was no smoke run; not if there is none, or if it cannot be read."""
-    try:
-        return path.exists() and not read(path).quick
-    except InputError:
-        return False
 
 
 def measurements(

@@ -397,9 +397,13 @@ def test_the_same_command_goes_on_after_a_cut_and_a_larger_number_of_runs_adds_t
 @pytest.mark.parametrize("words", [["--seed", 3], ["--image-size", 64], ["--batch-size", 64], ["--workers", 2]])
 def test_what_another_ablation_measured_is_not_taken(fake, tmp_path, words):
     ended(tmp_path, "--runs", 1)
-    fake.log = []
+    whole, fake.log, fake.stop = read(tmp_path), [], 3
+    assert ended(tmp_path, "--runs", 1, *words) == 130
+    assert read(tmp_path) == whole
+    fake.stop = None
     assert ended(tmp_path, "--runs", 1, *words) == 0
     assert set(fake.log) >= {"baseline", "full"}
+    assert read(tmp_path) != whole
 
 
 def test_a_compile_that_cannot_run_is_left_out_of_everything(fake, tmp_path):

@@ -2,6 +2,7 @@
 
 import io
 import json
+from dataclasses import replace
 from importlib import import_module
 from xml.etree import ElementTree
 
@@ -49,6 +50,17 @@ def test_a_result_is_read_as_it_was_written_and_printed(name, tmp_path):
     results.write(path, recorded(name))
     assert results.read(path) == recorded(name)
     assert json.loads(path.read_text()) == recorded(name).as_json()
+
+
+def test_a_smoke_run_does_not_replace_a_whole_study(name, tmp_path):
+    path = tmp_path / f"{name}.json"
+    results.keep_whole(path, quick=True)
+    results.write(path, recorded(name))
+    results.keep_whole(path, quick=False)
+    with pytest.raises(InputError, match=path.name):
+        results.keep_whole(path, quick=True)
+    results.write(path, replace(recorded(name), quick=True))
+    results.keep_whole(path, quick=True)
 
 
 @pytest.mark.parametrize("content", ["torn", "[]", "{}", '{"schema": 1}', '{"schema": 4}'])

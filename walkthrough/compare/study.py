@@ -158,6 +158,16 @@ def write(path: Path, study: Study) -> None:
     kept_path(path.parent, study.name, study.quick).unlink(missing_ok=True)
 
 
+def keep_whole(path: Path, quick: bool) -> None:
+    """Raise InputError where a smoke run would replace the file of a whole study."""
+    try:
+        is_whole = quick and path.exists() and not read(path).quick
+    except InputError:  # not a study that can be read
+        return
+    if is_whole:
+        raise InputError(f"--quick would replace the whole study in {path}: give another --logdir")
+
+
 def kept_path(folder: Path, name: str, quick: bool) -> Path:
     """The file of what is kept of the study of that name; a smoke run has its own."""
     return folder / f".{name}{'.quick' if quick else ''}.json"

@@ -92,8 +92,10 @@ def figure(course: Course, name: str, table_name: str = "", form: str = "", colu
 def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     """A stretch of a real trace, or two on one scale: of `others.STRETCHES`, or of steps of the record.
 
-    words: "explained" puts what `explain` says of the first between the two.
+    words: "explained" puts what `explain` says of the first between the two, or below the only one.
     """
+    if after == "explained":
+        after, words = "", after
     names = [name for name in (before, after) if name]
     shown = [_stretch(course, name) for name in names]
     heads = ["before", "after"] if after else [""]
@@ -105,7 +107,7 @@ def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     if words:
         sample = others.STRETCHES[before].sample
         says = [f"$ walkthrough explain logs/samples/{sample}", *others.read_samples().says[sample]]
-    draw = partial(strips.before_after, titled[0], titled[-1], says) if after else partial(strips.strip, *titled[0])
+    draw = partial(strips.before_after, titled[0], titled[-1], says) if after else partial(strips.strip, *titled[0], says)
     parts = [
         f"{title}: {strips.facts(one)}" + (f", {kernels}" if (kernels := strips.kernels_in_words(one)) else "")
         for one, title in titled

@@ -167,7 +167,7 @@ def _draw(job: tuple[Path, int, tuple[int, ...]]) -> None:
 
 
 def write_beside(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all; unlike `record.write_whole` it does not wait for the disk, file by file."""
+    """Write a file whole or not at all; unlike `result.write_whole` it does not wait for the disk, file by file."""
     partial_file = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         partial_file.write_bytes(content)

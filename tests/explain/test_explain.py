@@ -328,6 +328,14 @@ def test_a_step_whose_trace_cannot_be_read_is_named_and_the_others_still_show(ex
     assert "miss" in out
 
 
+def test_a_broken_result_is_named_once(explained, tmp_path):
+    folder = ladder_in(tmp_path)
+    (folder / "05_pinned_memory" / "result.json").write_text("broken")
+    code, _, err = explained(folder)
+    assert code == 0
+    assert len([line for line in err.splitlines() if "05_pinned_memory" in line]) == 1
+
+
 def test_gains_within_the_bound_are_no_miss():
     advice = predicted.Advice("04_x", "t", "w", 0.2, 1.25)
     outcome = {

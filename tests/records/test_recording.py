@@ -329,6 +329,13 @@ def test_input_that_no_step_can_use_ends_the_command_with_its_line(fake_runs, re
     [line] = capsys.readouterr().err.splitlines()
     assert line.endswith("no torchvision classifier called resnet0: see --help")
     assert fake_runs[0] == ["00_baseline"]
+    assert not (tmp_path / FOLDER / "record.json").exists()
+
+
+def test_stacks_are_not_recorded(fake_runs, tmp_path, capsys):
+    assert record_runs(tmp_path, "--stacks") == 2
+    assert "--stacks" in capsys.readouterr().err
+    assert fake_runs[0] == []
 
 
 @pytest.mark.parametrize(

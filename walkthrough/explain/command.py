@@ -126,7 +126,7 @@ def _recorded_runs(path: Path) -> "dict[Path, list[Result]]":
     runs = {}
     for folder in folders:
         runs[folder], problems = read_results(folder)
-        for problem in problems:
+        for problem in problems if not runs[folder] else ():  # else `explain_runs` names them
             _warn(problem)
     return {path: runs[path]} if runs[path] else {folder: results for folder, results in runs.items() if results}
 

@@ -167,6 +167,8 @@ def record_ladder(args: argparse.Namespace) -> int:
     Returns the exit code. Raises InputError where the code has uncommitted changes, where the record there was made
     with another device, other options, versions or code, and where another call is recording into it.
     """
+    if "--stacks" in args.passed_on:
+        raise InputError("record keeps small traces without paths of this machine: run it without --stacks")
     schedule = tour.Schedule(tour.step_files(), args.rounds, args.minutes)
     header = _header(args)
     folder = args.logdir / folder_name(header.settings)
@@ -177,6 +179,8 @@ def record_ladder(args: argparse.Namespace) -> int:
             return _run_all(args, folder, header, schedule)
         finally:
             shutil.rmtree(folder / ".running", ignore_errors=True)
+            if not any(folder.glob("[0-9]*")):  # no step used the options, a mistyped one most likely
+                (folder / FILE).unlink(missing_ok=True)
 
 
 def slug(name: str) -> str:

@@ -1,6 +1,7 @@
 """The course's pages: what is generated is up to date, marks are filled, chapters and links are whole."""
 
 import re
+from itertools import pairwise
 
 import pytest
 from matplotlib.figure import Figure
@@ -69,7 +70,11 @@ def test_the_command_refuses_other_options():
         pages.main(["--nonsense"])
 
 
-@pytest.mark.parametrize("page", CHAPTERS, ids=lambda page: page.stem)
+THIRD = [page for page in CHAPTERS if read(page).splitlines()[0].endswith("?")]  # the third edition asks a question
+FOLD = r"<summary>{}</summary>\n\n.+?</details>"
+
+
+@pytest.mark.parametrize("page", [page for page in CHAPTERS if page not in THIRD], ids=lambda page: page.stem)
 def test_a_chapter_has_its_beat_an_exercise_and_names_the_source_of_its_figures(page):
     text = read(page)
     assert "*Made from `logs/reference/` by `make docs-figures`" in text
@@ -91,6 +96,17 @@ def test_a_chapter_has_its_beat_an_exercise_and_names_the_source_of_its_figures(
             assert f"<!-- begin {block} -->" in text
 
 
+@pytest.mark.parametrize("page", THIRD, ids=lambda page: page.stem)
+def test_a_chapter_shows_a_trace_first_then_its_change_and_number_and_ends_with_an_exercise(page):
+    text = read(page)
+    assert "*Made from `logs/reference/` by `make docs-figures`" in text
+    assert re.search(FOLD.format("Answer"), text, re.DOTALL)
+    if page not in (CHAPTERS[0], *CHAPTERS[-2:]):  # the opening, the limit, what matters
+        assert re.search(FOLD.format("What an expert sees"), text, re.DOTALL)
+        picture = re.search(r"<!-- begin (?:strip|screenshot) ", text)
+        assert picture and picture.start() < text.index("<!-- begin diff ")
+
+
 @pytest.mark.parametrize("page", CHAPTERS[:-2], ids=lambda page: page.stem)
 def test_a_page_names_the_whole_machine_at_its_first_measured_table_only(course, page):
     whole, short = course.measured, course.measured_again
@@ -105,7 +121,9 @@ def test_a_page_with_generated_parts_names_the_commands_at_its_foot(page):
 
 
 def test_each_step_has_its_chapter_and_every_page_is_in_the_sites_list():
-    assert len(CHAPTERS) == len(NAMES) + 2
+    text = "".join(map(read, CHAPTERS))
+    for before, step in pairwise(NAMES):
+        assert f"<!-- begin diff {before} {step} -->" in text and f"<!-- begin number {step} -->" in text
     config = read(ROOT / "mkdocs.yml")
     for page in PAGES:
         assert page.relative_to(DOCS).as_posix() in config

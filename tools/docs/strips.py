@@ -257,7 +257,11 @@ def _wrapped(says: Sequence[str]) -> list[str]:
 
 @in_style
 def _figure(strips: Sequence[tuple[Stretch, str]], says: Sequence[str] = ()) -> Figure:
-    lanes = [lane for lane in (CPU, LAUNCHES, COPIES, KERNELS, COMMUNICATION) if any(shown.lanes.get(lane) for shown, _ in strips)]
+    lanes = [
+        lane
+        for lane in (CPU, LAUNCHES, COPIES, KERNELS, COMMUNICATION)
+        if any(shown.lanes.get(lane) for shown, _ in strips)
+    ]
     heights = [1.0 + 0.36 * len(lanes)] * len(strips)
     if says:
         heights.insert(1, 0.12 + 0.2 * len(says))

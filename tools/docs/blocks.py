@@ -92,8 +92,11 @@ def figure(course: Course, name: str, table_name: str = "", form: str = "", colu
 def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     """A stretch of a real trace, or two on one scale: of `others.STRETCHES`, or of steps of the record.
 
-    words: "explained" puts what `explain` says of the first between the two; "apart": they are two programs.
+    words: "explained" puts what `explain` says of the first between the two, or below the only one; "apart": they are
+    two programs.
     """
+    if after == "explained":
+        after, words = "", after
     names = [name for name in (before, after) if name]
     shown = [_stretch(course, name) for name in names]
     heads = ["before", "after"] if after and words != "apart" else [""] * len(names)
@@ -105,7 +108,9 @@ def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     if words == "explained":
         sample = others.STRETCHES[before].sample
         says = [f"$ walkthrough explain logs/samples/{sample}", *others.read_samples().says[sample]]
-    draw = partial(strips.before_after, titled[0], titled[-1], says) if after else partial(strips.strip, *titled[0])
+    draw = (
+        partial(strips.before_after, titled[0], titled[-1], says) if after else partial(strips.strip, *titled[0], says)
+    )
     parts = [
         f"{title}: {strips.facts(one)}" + (f", {kernels}" if (kernels := strips.kernels_in_words(one)) else "")
         for one, title in titled
@@ -338,19 +343,17 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
     "00_measuring": ("Measuring", "How fast is it, and how do I know?"),
     "01_tensor_cores": ("Tensor Cores", "Are we using the fastest arithmetic units of the GPU?"),
     "02_gpu_memory": ("GPU memory", "What uses the memory, and what does a bigger batch gain?"),
-    "03_host_to_device_copy": ("Host-to-device copy", "How many bytes must be copied to the GPU?"),
+    "03_host_to_device_copy": ("Copy less", "How many bytes have to be copied?"),
     "04_loading": ("Loading", "Which process prepares the next batch, and when?"),
     "05_pinned_memory": ("Pinned memory and overlap", "Why does the GPU still wait for its batch?"),
-    "07_small_images": ("Small images", "Who enlarges the images, the loader or the device?"),
     "08_on_device_data": ("No loader at all", "Do you need a loader at all?"),
     "09_channels_last": ("Channels last", "Which memory format suits convolutions?"),
     "10_no_hidden_syncs": ("No hidden synchronisation", "Where does the CPU wait for the GPU without need?"),
     "11_fused_optimizer": ("Fused optimizer", "How often does an update read the weights?"),
     "12_cudnn_benchmark": ("cuDNN's choice", "Which algorithm computes a convolution fastest?"),
-    "13_compile": ("Compile", "Can small kernels be fused automatically?"),
-    "14_compile_loss": ("Compile the loss", "What is left around the model?"),
+    "13_compile": ("torch.compile", "When does torch.compile pay off?"),
     "15_cuda_graphs": ("CUDA graphs", "Must the CPU launch every kernel, every time?"),
-    "16_data_parallel": ("Data parallel", "How do several processes train one model?"),
+    "16_data_parallel": ("Several GPUs", "When do N GPUs train N times as fast?"),
     "17_the_limit": ("The limit", "How fast could this model train here, and how much is left?"),
     "18_which_steps_matter": ("Which steps matter", "What does each optimisation gain, alone and with the others?"),
 }

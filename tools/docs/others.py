@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tools.docs.recorded import RECORDS
-from tools.docs.strips import TO_GPU, Cut, Stretch, stretch
+from tools.docs.strips import COLLECTIVES, CORES, LOADING, TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
@@ -44,6 +44,7 @@ class Shown(Struct, frozen=True):
 STRETCHES = {  # {name in the pages: what it is}; after a change here, compute anew
     "v100_0_workers": Shown("resnet50_v100_0_workers", "0 workers, one step"),
     "v100_4_workers": Shown("resnet50_v100_4_workers", "4 workers, one step"),
+    "owlv2_enlarged": Shown("owlv2_h100", "one of five images", Cut(around=LOADING, before_ms=4, after_ms=246)),
     "v100_fp32": Shown("resnet50_v100_ddp", "V100, fp32"),
     "v100_amp": Shown("resnet50_v100_ddp", "V100, mixed precision", Cut("01_amp")),
     "a100_tf32": Shown("resnet50_a100_ddp", "A100, TF32"),
@@ -59,6 +60,14 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
     },
     "a100_overlapped": Shown("recommender_a100", "A100, recommender, pinned, a stream of its own", Cut(around=TO_GPU)),
     "v100_no_loader": Shown("resnet50_v100_ddp", "V100, no loader, one step"),
+    "qwen_eager": Shown("qwen_h100", "eager, two of 24 layers", Cut(around=CORES, before_ms=1.0, after_ms=1.7)),
+    "layer_compiled": Shown("compiled_mi300x", "compiled, one region"),
+    "a100_all_reduce": Shown(
+        "resnet50_a100_ddp",
+        "two ranks, three of five all-reduces",
+        Cut(around=COLLECTIVES, before_ms=6.0, after_ms=19.0, communication=True),
+    ),
+    "mi300x_ddp": Shown("resnet_mi300x_ddp", "eight ranks, one step of rank 0", Cut(communication=True)),
 }
 EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables
 LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these

@@ -4,8 +4,8 @@ Idea       Between convolutions the model adds, scales and clips: small kernels 
            torch.compile generates kernels that do several such operations in one pass, and fewer are launched.
 Change     model.compile(), in torch.compile's default mode. The module stays itself: state_dict keeps its keys.
 Look for   Trace: "Torch-Compiled Region" and kernels called triton_…, fewer of them; Memory: a lower peak.
-Caution    The first step compiles, maybe for minutes: it is in no window, and cached on disk for the next run. Another
-           shape compiles again: hence drop_last. It needs a C++ compiler on a CPU, a C compiler on a GPU.
+Caution    The first step compiles, maybe for minutes: it is in no window, and cached on disk for the next run. A second
+           batch size compiles again, for any size: hence drop_last. It needs a C++ compiler on a CPU, a C compiler on a GPU.
 """
 
 from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, run_step, start, step_options

@@ -87,6 +87,7 @@ def ready(args: argparse.Namespace, batch_size: int | None = None) -> StepOption
 
     if args.plot:
         check_figure_file(args.plot)
+        import matplotlib.figure  # noqa: F401  # the same for matplotlib
     options = resolved(args, batch_size=batch_size)
     check_writable(options.logdir)
     if options.download:
@@ -151,6 +152,7 @@ def run(
 
     measure: may print its progress. more: for the line that names the written file.
     """
+    to = None if args.json else console()  # rich, if it is missing, is asked for before hours of measuring
     with progress_on_stderr(args.json):
         result = measure()
         path = args.logdir / f"{result.name}.json"
@@ -158,10 +160,9 @@ def run(
         if args.plot:
             save(figure(result), args.plot)
             print(f"drawn: {args.plot}", file=sys.stderr)
-    if args.json:
+    if to is None:
         print(json.dumps(result.as_json(), indent=2))
     else:
-        to = console()
         to.print(
             f"\n{title(result)} ({result.environment.cores} CPU cores), torch {result.environment.torch}", markup=False
         )
@@ -198,7 +199,7 @@ def title(result: results.Study) -> str:
 
 def unsteady(runs: Iterable[Sequence[float]], what: str = "windows of one run") -> list[str]:
     """A note where the numbers of any of `runs` differ widely; `what` they are."""
-    from walkthrough.compare.ladder import UNSTEADY  # needs rich
+    from walkthrough.compare.ladder import UNSTEADY
 
     if any((max(numbers) - min(numbers)) / 2 > UNSTEADY * statistics.median(numbers) for numbers in runs if numbers):
         return [f"UNSTEADY: {what} differ widely, so something else kept this machine busy: run it again"]

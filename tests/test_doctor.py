@@ -43,7 +43,7 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage_of(2e8))
     findings = examined(tmp_path)
-    states = {"tensorboard": "fix", "msgspec": "fix", "torch-tb-profiler": "note"}
+    states = {"tensorboard": "fix", "msgspec": "fix", "rich": "note", "psutil": "note", "torch-tb-profiler": "note"}
     assert {name: findings[name].state for name in states} == states
     assert all("make setup" in findings[name].text for name in states)
     assert findings["Disk"].state == "fix"

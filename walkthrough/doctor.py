@@ -64,6 +64,8 @@ def examine(args: argparse.Namespace) -> list[Finding]:
         _cifar10(args.data),
         _package("tensorboard", "fix", "a step cannot write its events"),
         _package("msgspec", "fix", "results and traces cannot be read"),
+        _package("rich", "note", "`tour`, `compare` and the studies cannot print their tables"),
+        _package("psutil", "note", "`limit` and `sweep` cannot measure"),
         _package("torch-tb-profiler", "note", "traces are recorded, and shown elsewhere"),
         _disk(args.logdir),
     ]

@@ -92,8 +92,10 @@ def figure(course: Course, name: str, table_name: str = "", form: str = "", colu
 def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     """A stretch of a real trace, or two on one scale: of `others.STRETCHES`, or of steps of the record.
 
-    words: "explained" puts what `explain` says of the first between the two.
+    words: "explained" puts what `explain` says of the first between the two, or below the only one.
     """
+    if after == "explained":
+        after, words = "", after
     names = [name for name in (before, after) if name]
     shown = [_stretch(course, name) for name in names]
     heads = ["before", "after"] if after else [""]
@@ -105,7 +107,9 @@ def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     if words:
         sample = others.STRETCHES[before].sample
         says = [f"$ walkthrough explain logs/samples/{sample}", *others.read_samples().says[sample]]
-    draw = partial(strips.before_after, titled[0], titled[-1], says) if after else partial(strips.strip, *titled[0])
+    draw = (
+        partial(strips.before_after, titled[0], titled[-1], says) if after else partial(strips.strip, *titled[0], says)
+    )
     parts = [
         f"{title}: {strips.facts(one)}" + (f", {kernels}" if (kernels := strips.kernels_in_words(one)) else "")
         for one, title in titled
@@ -350,10 +354,9 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
     ),
     "10_no_hidden_syncs": ("No hidden synchronisation", "Where does the CPU wait for the GPU without need?"),
     "11_fused_optimizer": ("Fused optimizer", "How often does an update read the weights?"),
-    "13_compile": ("Compile", "Can small kernels be fused automatically?"),
-    "14_compile_loss": ("Compile the loss", "What is left around the model?"),
+    "13_compile": ("torch.compile", "When does torch.compile pay off?"),
     "15_cuda_graphs": ("CUDA graphs", "Must the CPU launch every kernel, every time?"),
-    "16_data_parallel": ("Data parallel", "How do several processes train one model?"),
+    "16_data_parallel": ("Several GPUs", "When do N GPUs train N times as fast?"),
     "17_the_limit": ("The limit", "How fast could this model train here, and how much is left?"),
     "18_which_steps_matter": ("Which steps matter", "What does each optimisation gain, alone and with the others?"),
 }

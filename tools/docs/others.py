@@ -14,8 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tools.docs import strips
 from tools.docs.recorded import RECORDS
-from tools.docs.strips import CONVERTING, CORES, PLAIN, STEPPING, TO_GPU, Cut, Stretch, kernel_groups, stretch
+from tools.docs.strips import COLLECTIVES, CORES, TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.advice.launch_costs import optimizer_kernels
@@ -59,15 +60,23 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
             ("v100_pinned", "from pinned memory", "05_pinned_memory"),
         )
     },
+    "qwen_eager": Shown("qwen_h100", "eager, two of 24 layers", Cut(around=CORES, before_ms=1.0, after_ms=1.7)),
+    "layer_compiled": Shown("compiled_mi300x", "compiled, one region"),
+    "a100_all_reduce": Shown(
+        "resnet50_a100_ddp",
+        "two ranks, three of five all-reduces",
+        Cut(around=COLLECTIVES, before_ms=6.0, after_ms=19.0, communication=True),
+    ),
+    "mi300x_ddp": Shown("resnet_mi300x_ddp", "eight ranks, one step of rank 0", Cut(communication=True)),
 }
 STRETCHES |= {
     "a100_layout": Shown(
         "resnet50_a100_ddp",
         "A100, TF32: the gradient of the first convolution",
-        Cut(around=CONVERTING, before_ms=0.3, after_ms=0.7),
+        Cut(around=strips.CONVERTING, before_ms=0.3, after_ms=0.7),
     ),
     **{
-        name: Shown(sample, title, Cut(around=STEPPING, before_ms=6, after_ms=28, launches=True))
+        name: Shown(sample, title, Cut(around=strips.STEPPING, before_ms=6, after_ms=28, launches=True))
         for name, sample, title in (
             ("v100_for_loop", "resnet50_v100_4_workers", "V100, for-loop"),
             ("v100_foreach", "resnet50_v100_ddp", "V100, foreach"),
@@ -199,8 +208,8 @@ def _idle(analysis: Analysis) -> dict[str, float]:
 def work(analysis: Analysis) -> dict[str, tuple[float, float]]:
     """Matrix work, layout conversions, `Optimizer.step` and its kernels: how many per typical step, and their µs."""
     typical, optimizer = analysis.typical, analysis.phases.optimizer
-    group, steps = kernel_groups(typical), typical.steps
-    kernels = {name: group == name for name in (CORES, PLAIN, CONVERTING)}
+    group, steps = strips.kernel_groups(typical), typical.steps
+    kernels = {name: group == name for name in (strips.CORES, strips.PLAIN, strips.CONVERTING)}
     kernels["kernels of the optimizer"] = optimizer_kernels(typical)
     counts = {name: (typical.count_per_step(mask), typical.us_per_step(mask)) for name, mask in kernels.items()}
     on_cpu = float(optimizer.within(steps.cpu_start, steps.cpu_end).sum()) / len(steps.names)

@@ -37,6 +37,7 @@ from walkthrough.trace.outliers import is_outlier
 from walkthrough.trace.steps import is_mark
 
 CPU, LAUNCHES, COPIES, KERNELS = "CPU", "launches", "copies", "GPU kernels"
+COMMUNICATION = "collectives' stream"
 LOADING, FORWARD, BACKWARD, STEPPING = "DataLoader", "forward", "backward", "optimizer, zero_grad"
 WAITING, LAUNCHING, GRAPHS = "waits in a copy or a synchronisation", "kernel launches", "graph launches"
 TO_GPU, OTHER_COPIES = "to the GPU", "other copies"
@@ -74,6 +75,7 @@ class Cut(Struct, frozen=True):
 
     change: a step of the walkthrough, whose change is replayed: the GPU's lanes as predicted. around: only the longest
     stretch of that group, from so many ms before its begin to so many after it. launches: with the lane of launches.
+    communication: collectives in a lane of their own, where one also shows while other kernels run.
     """
 
     change: str = ""
@@ -82,6 +84,7 @@ class Cut(Struct, frozen=True):
     before_ms: float = 4.0
     after_ms: float = 11.0
     launches: bool = False
+    communication: bool = False
 
 
 class Stretch(Struct, frozen=True):
@@ -123,6 +126,8 @@ def stretch(analysis: Analysis, cut: Cut = Cut()) -> Stretch:  # noqa: B008 (fro
         begin, length = float(begins[index]), float(gains.replay.step_us(change)[index : index + cut.count].sum())
     covers = {} if cut.change else _cpu(analysis, cut.launches)
     covers |= _device(analysis, np.nan_to_num(start), np.nan_to_num(end))  # NaN: it does not run any more
+    if cut.communication:
+        covers[COMMUNICATION] = {COLLECTIVES: covers[KERNELS].pop(COLLECTIVES)}
     if cut.change == "01_amp":  # what the replay makes faster would run on them
         covers[KERNELS][CORES] |= covers[KERNELS][PLAIN]
         covers[KERNELS][PLAIN] = Cover()
@@ -223,7 +228,8 @@ def facts(shown: Stretch) -> str:
     """A stretch in words: its length, how busy the GPU is, and how many launches it has."""
     parts = [ms(shown.us)]
     if shown.lanes.get(KERNELS):
-        parts.append(f"kernels run {shown.busy:.0%} of it")
+        apart = COMMUNICATION in shown.lanes
+        parts.append(f"{'other kernels than collectives' if apart else 'kernels'} run {shown.busy:.0%} of it")
     if shown.launches:
         parts.append(f"{shown.launches:,} launches")
     return ", ".join(parts)
@@ -235,19 +241,27 @@ def kernels_in_words(shown: Stretch) -> str:
     return ", ".join(f"{ms(us)} {group}" for us, group in parts if us >= WORTH / 4 * shown.us)
 
 
-def strip(shown: Stretch, title: str) -> Figure:
-    """One stretch in lanes."""
-    return _figure([(shown, title)])
+def strip(shown: Stretch, title: str, says: Sequence[str] = ()) -> Figure:
+    """One stretch in lanes. says: lines below it, as a terminal prints them."""
+    return _figure([(shown, title)], _wrapped(says))
 
 
 def before_after(before: tuple[Stretch, str], after: tuple[Stretch, str], says: Sequence[str] = ()) -> Figure:
     """Two stretches with their titles, on one scale. says: lines between them, as a terminal prints them."""
-    return _figure([before, after], [part for line in says for part in wrap(line, 96, subsequent_indent="   ")])
+    return _figure([before, after], _wrapped(says))
+
+
+def _wrapped(says: Sequence[str]) -> list[str]:
+    return [part for line in says for part in wrap(line, 96, subsequent_indent="   ")]
 
 
 @in_style
 def _figure(strips: Sequence[tuple[Stretch, str]], says: Sequence[str] = ()) -> Figure:
-    lanes = [lane for lane in (CPU, LAUNCHES, COPIES, KERNELS) if any(shown.lanes.get(lane) for shown, _ in strips)]
+    lanes = [
+        lane
+        for lane in (CPU, LAUNCHES, COPIES, KERNELS, COMMUNICATION)
+        if any(shown.lanes.get(lane) for shown, _ in strips)
+    ]
     heights = [1.0 + 0.36 * len(lanes)] * len(strips)
     if says:
         heights.insert(1, 0.12 + 0.2 * len(says))
@@ -294,7 +308,7 @@ def _draw(axes: Axes, shown: Stretch, title: str, lanes: Sequence[str], width: f
     for lane, group, words, y, side in (
         (CPU, LOADING, "the loop waits for its next batch", len(lanes) - 0.1, 1),
         (CPU, WAITING, "the CPU waits for a copy or the GPU", len(lanes) - 0.1, 1),
-        (KERNELS, "", "no kernel runs", -0.28, -1),
+        (KERNELS, "", "nothing computes" if COMMUNICATION in shown.lanes else "no kernel runs", -0.28, -1),
     ):
         begin, end = longest(shown, lane, group) if shown.lanes.get(lane) else (0, 0)
         if end - begin > WORTH * shown.us / 1e3:

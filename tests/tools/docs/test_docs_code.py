@@ -1,6 +1,6 @@
 """The code that the docs show is the code that runs: docs/your_own_script.md as one program, and on two ranks.
 
-Of docs/recording.md the commands are parsed; `reference/test_rehearsal.py` runs them.
+Of docs/recording.md the commands are parsed; `tests/records/test_rehearsal.py` runs them.
 """
 
 import json

@@ -10,7 +10,19 @@ from support import ROOT
 from tools.docs import others, strips
 from tools.docs.blocks import BLOCKS
 from tools.docs.page_tables import TABLES
-from tools.docs.strips import BINS, COPIES, CPU, KERNELS, LAUNCHES, LOADING, TO_GPU, Cut, Stretch
+from tools.docs.strips import (
+    BINS,
+    COLLECTIVES,
+    COMMUNICATION,
+    COPIES,
+    CPU,
+    KERNELS,
+    LAUNCHES,
+    LOADING,
+    TO_GPU,
+    Cut,
+    Stretch,
+)
 from walkthrough.compare.figures import svg_text
 from walkthrough.records import samples
 from walkthrough.results.errors import InputError
@@ -53,6 +65,20 @@ def test_a_strip_and_a_pair_are_drawn_with_titles_call_outs_and_a_legend(specime
     for text in ("one: 1.00 ms, kernels run 40% of it", "other: ", "0.30 ms: the loop waits", "walkthrough explain x"):
         assert text in svg
     assert svg_text(strips.strip(shown, "one")).count(">DataLoader<") == 1
+
+
+def test_collectives_in_a_lane_of_their_own_are_shown_while_other_kernels_run(kept):
+    shown = kept.stretches["a100_all_reduce"]
+    assert COLLECTIVES not in shown.lanes[KERNELS] and set(shown.lanes[COMMUNICATION]) == {COLLECTIVES}
+    assert "other kernels than collectives run" in strips.facts(shown)
+    at_once = np.sum([*shown.lanes[KERNELS].values(), shown.lanes[COMMUNICATION][COLLECTIVES]], axis=0)
+    assert at_once.max() > 150  # per cent: both
+
+
+def test_what_explain_says_is_below_the_only_picture(course):
+    text = BLOCKS["strip"](course, "qwen_eager", "explained")
+    assert "$ walkthrough explain logs/samples/qwen_h100" in text and "before:" not in text
+    assert "torch.compile the model" in svg_text(course.figures["strips/qwen_eager-explained.svg"]())
 
 
 def test_a_trace_of_a_cpu_has_one_lane(course):

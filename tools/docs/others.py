@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tools.docs.recorded import RECORDS
-from tools.docs.strips import COLLECTIVES, CORES, TO_GPU, Cut, Stretch, stretch
+from tools.docs.strips import COLLECTIVES, CORES, LOADING, TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
@@ -44,6 +44,7 @@ class Shown(Struct, frozen=True):
 STRETCHES = {  # {name in the pages: what it is}; after a change here, compute anew
     "v100_0_workers": Shown("resnet50_v100_0_workers", "0 workers, one step"),
     "v100_4_workers": Shown("resnet50_v100_4_workers", "4 workers, one step"),
+    "owlv2_enlarged": Shown("owlv2_h100", "one of five images", Cut(around=LOADING, before_ms=4, after_ms=246)),
     "v100_fp32": Shown("resnet50_v100_ddp", "V100, fp32"),
     "v100_amp": Shown("resnet50_v100_ddp", "V100, mixed precision", Cut("01_amp")),
     "a100_tf32": Shown("resnet50_a100_ddp", "A100, TF32"),

@@ -301,7 +301,8 @@ def read_as(kind: type[T], path: str | Path, schema: int, no_links: bool = False
     value = read_json(path, no_links)
     if value.get("schema") != schema:
         raise InputError(
-            f"{path} has schema {printable(repr(value.get('schema')), 40)}; this version reads schema {schema}"
+            f"{path} has schema {printable(repr(value.get('schema')), 40)}; this version reads schema {schema}: "
+            "move it away and measure again"
         )
     return typed(kind, value, path)
 

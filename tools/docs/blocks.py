@@ -352,7 +352,7 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
         "Why does the GPU rearrange tensors, and who chose these kernels?",
     ),
     "10_no_hidden_syncs": ("No hidden synchronisation", "Where does the CPU wait for the GPU without need?"),
-    "11_fused_optimizer": ("Fused optimizer", "How often does an update read the weights?"),
+    "11_fused_optimizer": ("Fused optimizer", "Does fused=True make the optimizer faster?"),
     "13_compile": ("torch.compile", "When does torch.compile pay off?"),
     "15_cuda_graphs": ("CUDA graphs", "Must the CPU launch every kernel, every time?"),
     "16_data_parallel": ("Several GPUs", "When do N GPUs train N times as fast?"),

@@ -69,7 +69,7 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
         "two ranks, three of five all-reduces",
         Cut(around=COLLECTIVES, before_ms=6.0, after_ms=19.0, communication=True),
     ),
-    "mi300x_ddp": Shown("resnet_mi300x_ddp", "eight ranks, one step of rank 0", Cut(communication=True)),
+    "mi300x_ddp": Shown("resnet_mi300x_ddp", "one of eight ranks, a step", Cut(communication=True)),
 }
 STRETCHES |= {
     "a100_layout": Shown(

@@ -361,28 +361,35 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
 }
 
 
-def chapters(course: Course) -> str:
-    """Every chapter with its question and the gain of its step over the step before, as recorded and as published."""
-    base = course.shown.ladder.baseline
-    gains = {row.result.step[:2]: str(row.gain) if row.gain else row.needs for row in course.shown.ladder.rows[1:]}
+def chapters(course: Course, gains: str = "") -> str:
+    """Every chapter with its question and the gain of its step over the step before that was published.
+
+    gains: "gains" adds that of the record.
+    """
     published = {
         step[:2]: f"{row.images_per_second / before.images_per_second:.2f}x"
         for (_, before), (step, row) in pairwise(PUBLISHED.items())
     }
+    measured = {row.result.step[:2]: str(row.gain) if row.gain else row.needs for row in course.shown.ladder.rows[1:]}
     rows = [
         [
             f"[{name[:2]} {title}]({course.to_docs}{name}.md)",
             question,
-            gains.get(name[:2], ""),
+            *([measured.get(name[:2], "")] if gains else []),
             published.get(name[:2], ""),
         ]
         for name, (title, question) in CHAPTERS.items()
     ]
-    headers = ["chapter", "the question", f">gain here, {escaped(base.device)}", f">published, {DEVICE}"]
+    base = course.shown.ladder.baseline
+    here = [f">gain here, {escaped(base.device)}"] if gains else []
+    text = (
+        f" Here: {escaped(base.model)} at {base.image_size} px, 95 % interval of {course.shown.run_count} runs; `~`: no "
+        "measurable difference."
+    )
     return (
-        f"{markdown_table(headers, rows)}\n\n*Gain over the step before. Here: {escaped(base.model)} at "
-        f"{base.image_size} px, 95 % interval of {course.shown.run_count} runs; `~`: no measurable difference. "
-        "Published: MobileNetV2 at 224 px, one run, no spread, from traced steps.*"
+        f"{markdown_table(['chapter', 'the question', *here, f'>published, {DEVICE}'], rows)}\n\n*Gain over the step "
+        f"before.{text if gains else ''} Published: MobileNetV2 at 224 px, one run, no spread, from traced steps "
+        f"([source]({SOURCE})).*"
     )
 
 

@@ -7,7 +7,7 @@ import ast
 import difflib
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -373,8 +373,8 @@ def chapters(course: Course) -> str:
         [
             f"[{name[:2]} {title}]({course.to_docs}{name}.md)",
             question,
-            gains.get(name[:2], ""),
-            published.get(name[:2], ""),
+            _of_steps(gains, name),
+            _of_steps(published, name),
         ]
         for name, (title, question) in CHAPTERS.items()
     ]
@@ -384,6 +384,15 @@ def chapters(course: Course) -> str:
         f"{base.image_size} px, 95 % interval of {course.shown.run_count} runs; `~`: no measurable difference. "
         "Published: MobileNetV2 at 224 px, one run, no spread, from traced steps.*"
     )
+
+
+def _of_steps(texts: Mapping[str, str], chapter: str) -> str:
+    """The texts of the steps whose numbers a chapter shows, by the steps' first two digits; of several, with those."""
+    page = (ROOT / "docs" / f"{chapter}.md").read_text(encoding="utf-8")
+    steps = re.findall(r"<!-- begin number (\d\d)_", page)
+    if len(steps) < 2:
+        return texts.get(chapter[:2], "")
+    return ", ".join(f"{step}: {texts[step]}" for step in steps if step in texts)
 
 
 def results(course: Course) -> str:

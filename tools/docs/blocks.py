@@ -343,7 +343,7 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
     "01_tensor_cores": ("Tensor Cores", "Are we using the fastest arithmetic units of the GPU?"),
     "02_gpu_memory": ("GPU memory", "What uses the memory, and what does a bigger batch gain?"),
     "03_host_to_device_copy": ("Copy less", "How many bytes have to be copied?"),
-    "04_loading": ("Loading", "Which process prepares the next batch, and when?"),
+    "04_loading": ("Workers", "How many workers?"),
     "05_pinned_memory": ("Pinned memory", "Does the CPU have to wait for a copy?"),
     "06_prefetch_stream": ("Prefetch on a stream", "Can a copy overlap with kernels?"),
     "08_on_device_data": ("Data on the device", "Are loader and copy needed at all?"),

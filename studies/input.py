@@ -189,7 +189,7 @@ def images_per_second(batches: "Iterator[Batch]", batch_size: int, seconds: floa
 def model_alone(options: StepOptions, precision: "torch.dtype") -> tuple[dict[str, Any], list[str]]:
     """What the model consumes, images/s, and notes: from a `limit.json` that matches, else measured briefly.
 
-    kind: see `limit.Program`. source: where it is from.
+    kind: see `roofs.Program`. source: where it is from.
     """
     import torch
 

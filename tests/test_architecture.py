@@ -6,10 +6,9 @@ import sys
 from collections import Counter
 
 import pytest
-from support import NAMES, ROOT, STEPS, run_program
+from support import ROOT, STEPS, run_program
 
 from walkthrough.cli import COMMANDS
-from walkthrough.compare.ladder import RELATIVE
 
 ROOMS = ("common", "walkthrough", "studies", "tools")
 MODULES = sorted(path for room in ROOMS for path in (ROOT / room).rglob("*.py"))
@@ -190,10 +189,3 @@ def test_every_requirement_has_its_reason_and_its_tested_version():
     names = [re.split("[<>=#]", line)[0].strip() for line in lines if not line.startswith("-e")]
     locked = {line.split("=")[0] for line in (ROOT / "requirements.lock").read_text().splitlines()}
     assert set(names) <= locked
-
-
-def test_the_readme_lists_the_steps_with_the_published_figures():
-    rows = [line.split("|") for line in (ROOT / "README.md").read_text().splitlines() if line.startswith("| `")]
-    assert [row[1].strip(" `") for row in rows] == NAMES
-    published = [f"{RELATIVE[name]:.2f}x" if name in RELATIVE else "-" for name in NAMES]
-    assert [row[4].strip() for row in rows] == published

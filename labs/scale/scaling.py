@@ -4,7 +4,7 @@ Strong scaling keeps the batch of all processes, weak scaling that of each. Effi
 over N times the throughput of one: 1 where nothing is lost. On a CPU every process computes with one thread, so that N
 processes have N cores; with more processes than cores a row says `oversubscribed`, and its efficiency means little.
 
-Communication is measured in two ways. `exposed_ms`: a step's time less that of the same step without the exchange of
+Communication is measured in two ways. `exposed ms`: a step's time less that of the same step without the exchange of
 gradients, their windows alternating: what communication costs. `communication_ms`: the time in which a collective runs
 in a rank's trace, `breakdown_us.communication` of `python -m walkthrough explain TRACE --json`: on a CPU with what the
 backward pass hides of it, and with the wait for ranks that come late.

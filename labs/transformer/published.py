@@ -1,12 +1,11 @@
 """What was published about fine-tuning DistilBERT on one T4, and what it claims. Not measured here.
 
-A write-up with 150,000 training texts. Its table has no numbers: it says for each technique what it is for. Dynamic
-padding and batches of uniform length are planned in it, and were never done.
+A write-up with 150,000 training texts on one T4, one run, no spread. Its table has no numbers: it says for each
+technique what it is for. Dynamic padding and batches of uniform length are planned in it, and were never done.
 """
 
 from dataclasses import dataclass
 
-SETUP = "DistilBERT, 150,000 training texts, one T4, one run, no spread"
 MINUTES_BEFORE, MINUTES_AFTER = 35, 10  # of training, about: "~35 -> ~10 minutes"
 SPEED_UP = MINUTES_BEFORE / MINUTES_AFTER
 WORKERS_PER_GPU = 4  # its rule of thumb

@@ -14,10 +14,12 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from tools.docs import strips
 from tools.docs.recorded import RECORDS
 from tools.docs.strips import COLLECTIVES, CORES, LOADING, TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
+from walkthrough.advice.launch_costs import optimizer_kernels
 from walkthrough.advice.report import report
 from walkthrough.compare import predictions
 from walkthrough.compare.predictions import Prediction
@@ -68,6 +70,21 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
     ),
     "mi300x_ddp": Shown("resnet_mi300x_ddp", "eight ranks, one step of rank 0", Cut(communication=True)),
 }
+STRETCHES |= {
+    "a100_layout": Shown(
+        "resnet50_a100_ddp",
+        "A100, TF32: the gradient of the first convolution",
+        Cut(around=strips.CONVERTING, before_ms=0.3, after_ms=0.7),
+    ),
+    **{
+        name: Shown(sample, title, Cut(around=strips.STEPPING, before_ms=6, after_ms=28, launches=True))
+        for name, sample, title in (
+            ("v100_for_loop", "resnet50_v100_4_workers", "V100, for-loop"),
+            ("v100_foreach", "resnet50_v100_ddp", "V100, foreach"),
+        )
+    },
+}
+WORK = ("resnet50_v100_4_workers", "resnet50_v100_ddp", "resnet50_a100_ddp")  # whose `work` is counted
 EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables
 LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these
 
@@ -76,7 +93,8 @@ class Sampled(Struct, frozen=True):
     """What `samples.json` holds. sha256: {sample: …}. stretches: those of `STRETCHES`.
 
     explain: {sample: what `explain` prints}. says: {sample: its first lines, without the evidence}. idle: {sample:
-    {cause: µs of a typical step in which the GPU runs no kernel}}.
+    {cause: µs of a typical step in which the GPU runs no kernel}}. work: {sample: {what: [count, µs] of a typical
+    step}}, of those in `WORK`.
     """
 
     sha256: dict[str, str]
@@ -84,6 +102,7 @@ class Sampled(Struct, frozen=True):
     explain: dict[str, str]
     says: dict[str, list[str]]
     idle: dict[str, dict[str, float]]
+    work: dict[str, dict[str, tuple[float, float]]] = {}
 
 
 class Traced(Struct, frozen=True):
@@ -162,6 +181,7 @@ def compute_samples(traces: Mapping[str, Path]) -> Sampled:
         explain={name: _explained(analyses[name], everything) for name, everything in EXPLAINED.items()},
         says={name: says(analysis) for name, analysis in analyses.items()},
         idle={name: _idle(analysis) for name, analysis in analyses.items()},
+        work={name: work(analyses[name]) for name in WORK},
     )
 
 
@@ -184,6 +204,18 @@ def _idle(analysis: Analysis) -> dict[str, float]:
     typical = analysis.typical
     causes = typical.idle[0].causes_us if typical.idle else {}
     return {cause: round(us / len(typical.steps.names), 1) for cause, us in causes.items()}
+
+
+def work(analysis: Analysis) -> dict[str, tuple[float, float]]:
+    """Matrix work, layout conversions, `Optimizer.step` and its kernels: how many per typical step, and their µs."""
+    typical, optimizer = analysis.typical, analysis.phases.optimizer
+    group, steps = strips.kernel_groups(typical), typical.steps
+    kernels = {name: group == name for name in (strips.CORES, strips.PLAIN, strips.CONVERTING)}
+    kernels["kernels of the optimizer"] = optimizer_kernels(typical)
+    counts = {name: (typical.count_per_step(mask), typical.us_per_step(mask)) for name, mask in kernels.items()}
+    on_cpu = float(optimizer.within(steps.cpu_start, steps.cpu_end).sum()) / len(steps.names)
+    counts["Optimizer.step on the CPU"] = (1, on_cpu)
+    return {name: (round(count, 1), round(us, 1)) for name, (count, us) in counts.items()}
 
 
 def compute_pair(pair: Pair, traces: Mapping[str, Path]) -> Pair:

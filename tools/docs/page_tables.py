@@ -135,6 +135,29 @@ def _kernels(course: Course, *names: str) -> str:
     return _of_samples(values, "ms of kernels")
 
 
+def _work(course: Course, of: str, *names: str) -> str:
+    """How often samples do some work in a typical step, and how long it takes. of: "layout" or "optimizer"."""
+    listed, known = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples().work
+    rows = []
+    for name in names:
+        values = [known[name][part] for part in _PARTS[of]]
+        texts = [strips.ms(us) if count == 1 else f"{count:.0f}: {strips.ms(us)}" for count, us in values]
+        rows.append(
+            [
+                code(name),
+                escaped(listed[name].gpu),
+                *(text if us else "-" for text, (_, us) in zip(texts, values, strict=True)),
+            ]
+        )
+    table = markdown_table(["sample", "GPU", *(f">{part}" for part in _PARTS[of])], rows)
+    source = f"traces that others published, see [samples]({course.to_docs}samples.md)"
+    return f"{table}\n\n*Per typical step, how many and how long: {source}.*"
+
+
+_PARTS = {
+    "layout": (strips.CONVERTING, strips.CORES, strips.PLAIN),
+    "optimizer": ("Optimizer.step on the CPU", "kernels of the optimizer"),
+}
 COMMANDS = {"limit": "limit", "input": "limit --input", "ablation": "ablate", "overhead": "overhead", "sweep": "sweep"}
 
 
@@ -177,6 +200,7 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("samples", "list"): _samples,
     ("samples", "idle"): _idle,
     ("samples", "kernels"): _kernels,
+    ("samples", "work"): _work,
     ("fit", "programs"): gpu_memory.programs_table,
     ("fit", "published"): gpu_memory.published_table,
     ("fit", "measured"): gpu_memory.measured_table,

@@ -189,7 +189,7 @@ def slug(name: str) -> str:
 
 
 def folder_name(settings: Settings) -> str:
-    """The folder of a record: "nvidia-h200"; "nvidia-h200-resnet50" where another model than the course's is asked for.
+    """The folder of a record: "nvidia-h200"; "nvidia-h200-resnet50" where --model names one.
 
     Of a CPU with its bf16 instructions, "amd-epyc-avx512-bf16": the name alone does not tell CPUs apart.
     """

@@ -1,4 +1,4 @@
-"""The seam between a program and who wants its train step instead of its run: `fit`, and the studies of the labs.
+"""Run a program up to its train step, and return that instead of training: for `fit`, ablations and the labs.
 
 `common` asks `current` where it parses options, checks the device, opens the data and would measure.
 """
@@ -44,7 +44,7 @@ class Program:
 
 
 class Captured(BaseException):
-    """Leaves a program at its call of `run_step`; no error. Who keeps it keeps what its main() holds."""
+    """Ends a program at its call of `run_step`; no error. It keeps the locals of the program's main() alive."""
 
     def __init__(self, program: Program) -> None:
         super().__init__(program.file)

@@ -9,6 +9,7 @@ from support import ROOT
 
 from tools.docs import others, strips
 from tools.docs.blocks import BLOCKS
+from tools.docs.page_tables import TABLES
 from tools.docs.strips import (
     BINS,
     COLLECTIVES,
@@ -142,3 +143,16 @@ def test_computing_without_the_traces_is_one_line(tmp_path):
         others.compute_samples({})
     with pytest.raises(InputError):
         others.main([str(tmp_path / "none")])
+
+
+def test_the_work_of_a_trace_is_counted_by_what_it_is(specimen):
+    work = others.work(specimen)  # one kernel of 100 us of each kind, and 80 us of the CPU in Optimizer.step
+    assert work[strips.CORES] == work[strips.PLAIN] == work["kernels of the optimizer"] == (1, 100)
+    assert work[strips.CONVERTING] == (0, 0)
+    assert work["Optimizer.step on the CPU"] == (1, 80)
+
+
+def test_the_table_of_work_has_a_row_for_each_sample(course):
+    table = TABLES["samples", "work"](course, "layout", "resnet50_v100_ddp", "resnet50_a100_ddp")
+    assert "| `resnet50_v100_ddp` | Tesla V100 | 7: 0.16 ms | - |" in table
+    assert "| `resnet50_a100_ddp` | A100 | 211: 5.04 ms |" in table

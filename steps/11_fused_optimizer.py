@@ -3,7 +3,8 @@
 Idea       SGD reads and writes every weight, its gradient and its momentum: for a model of many small tensors, a kernel
            for each of them or, in torch's default on a GPU, a few for each kind of operation. Fused, all of it is one.
 Change     SGD(fused=True). With fp16 it also checks gradients for infinities without reading the result back.
-Look for   Trace: "Optimizer.step" is much shorter and launches few kernels, called multi_tensor_apply….
+Look for   Trace: on a GPU one "_fused_sgd_" for three "_foreach_…", and hardly a shorter "Optimizer.step"; with fp16 no
+           "aten::item" before it. On a CPU one operator for hundreds.
 Caution    The work saved is per step, not per image: the smaller the batch, the more it matters.
 """
 

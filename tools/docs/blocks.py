@@ -92,19 +92,20 @@ def figure(course: Course, name: str, table_name: str = "", form: str = "", colu
 def strip(course: Course, before: str, after: str = "", words: str = "") -> str:
     """A stretch of a real trace, or two on one scale: of `others.STRETCHES`, or of steps of the record.
 
-    words: "explained" puts what `explain` says of the first between the two, or below the only one.
+    words: "explained" puts what `explain` says of the first between the two, or below the only one; "apart": they are
+    two programs.
     """
     if after == "explained":
         after, words = "", after
     names = [name for name in (before, after) if name]
     shown = [_stretch(course, name) for name in names]
-    heads = ["before", "after"] if after else [""]
+    heads = ["before", "after"] if after and words != "apart" else [""] * len(names)
     titled = [
         (one, f"{head}{', predicted' if one.change else ''}: {title}".removeprefix(": "))
         for head, (one, title, _) in zip(heads, shown, strict=True)
     ]
     says: list[str] = []
-    if words:
+    if words == "explained":
         sample = others.STRETCHES[before].sample
         says = [f"$ walkthrough explain logs/samples/{sample}", *others.read_samples().says[sample]]
     draw = (
@@ -344,15 +345,14 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
     "02_gpu_memory": ("GPU memory", "What uses the memory, and what does a bigger batch gain?"),
     "03_host_to_device_copy": ("Copy less", "How many bytes have to be copied?"),
     "04_loading": ("Workers", "How many workers?"),
-    "05_pinned_memory": ("Pinned memory", "Does the CPU have to wait for a copy?"),
-    "06_prefetch_stream": ("Prefetch on a stream", "Can a copy overlap with kernels?"),
-    "08_on_device_data": ("Data on the device", "Are loader and copy needed at all?"),
+    "05_pinned_memory": ("Pinned memory and overlap", "Why does the GPU still wait for its batch?"),
+    "08_on_device_data": ("No loader at all", "Do you need a loader at all?"),
     "09_channels_last": (
         "Memory layout and cuDNN's choice",
         "Why does the GPU rearrange tensors, and who chose these kernels?",
     ),
     "10_no_hidden_syncs": ("No hidden synchronisation", "Where does the CPU wait for the GPU without need?"),
-    "11_fused_optimizer": ("Fused optimizer", "How often does an update read the weights?"),
+    "11_fused_optimizer": ("Fused optimizer", "Does fused=True make the optimizer faster?"),
     "13_compile": ("torch.compile", "When does torch.compile pay off?"),
     "15_cuda_graphs": ("CUDA graphs", "Must the CPU launch every kernel, every time?"),
     "16_data_parallel": ("Several GPUs", "When do N GPUs train N times as fast?"),

@@ -57,10 +57,11 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
         for name, title, change in (
             ("v100_float32", "around the copy of a batch in float32", ""),
             ("v100_uint8", "the same batch in uint8", "03_reduced_h2d_copy"),
-            ("v100_pageable", "around the copy of a batch from pageable memory", ""),
-            ("v100_pinned", "from pinned memory", "05_pinned_memory"),
+            ("v100_pageable", "V100, ResNet-50, pageable, one stream", ""),
         )
     },
+    "a100_overlapped": Shown("recommender_a100", "A100, recommender, pinned, a stream of its own", Cut(around=TO_GPU)),
+    "v100_no_loader": Shown("resnet50_v100_ddp", "V100, no loader, one step"),
     "qwen_eager": Shown("qwen_h100", "eager, two of 24 layers", Cut(around=CORES, before_ms=1.0, after_ms=1.7)),
     "layer_compiled": Shown("compiled_mi300x", "compiled, one region"),
     "a100_all_reduce": Shown(
@@ -68,7 +69,7 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
         "two ranks, three of five all-reduces",
         Cut(around=COLLECTIVES, before_ms=6.0, after_ms=19.0, communication=True),
     ),
-    "mi300x_ddp": Shown("resnet_mi300x_ddp", "eight ranks, one step of rank 0", Cut(communication=True)),
+    "mi300x_ddp": Shown("resnet_mi300x_ddp", "one of eight ranks, a step", Cut(communication=True)),
 }
 STRETCHES |= {
     "a100_layout": Shown(

@@ -344,7 +344,7 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
     "01_tensor_cores": ("Tensor Cores", "Are we using the fastest arithmetic units of the GPU?"),
     "02_gpu_memory": ("GPU memory", "What uses the memory, and what does a bigger batch gain?"),
     "03_host_to_device_copy": ("Copy less", "How many bytes have to be copied?"),
-    "04_loading": ("Loading", "Which process prepares the next batch, and when?"),
+    "04_loading": ("Workers", "How many workers?"),
     "05_pinned_memory": ("Pinned memory and overlap", "Why does the GPU still wait for its batch?"),
     "08_on_device_data": ("No loader at all", "Do you need a loader at all?"),
     "09_channels_last": (

@@ -7,7 +7,7 @@ import ast
 import difflib
 import re
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +17,7 @@ from tools.docs.page_tables import COMMANDS, TABLES, sentence_of, stored
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
-from walkthrough.compare.ladder import DEVICE, MODEL, PUBLISHED, page_table
+from walkthrough.compare.ladder import DEVICE, MODEL, PUBLISHED, SOURCE, page_table
 from walkthrough.compare.rounds import Comparison, half_spread
 from walkthrough.compare.rounds import Row as LadderRow
 from walkthrough.compare.study import claim_rows
@@ -344,7 +344,7 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
     "01_tensor_cores": ("Tensor Cores", "Are we using the fastest arithmetic units of the GPU?"),
     "02_gpu_memory": ("GPU memory", "What uses the memory, and what does a bigger batch gain?"),
     "03_host_to_device_copy": ("Copy less", "How many bytes have to be copied?"),
-    "04_loading": ("Loading", "Which process prepares the next batch, and when?"),
+    "04_loading": ("Workers", "How many workers?"),
     "05_pinned_memory": ("Pinned memory and overlap", "Why does the GPU still wait for its batch?"),
     "08_on_device_data": ("No loader at all", "Do you need a loader at all?"),
     "09_channels_last": (
@@ -375,22 +375,31 @@ def chapters(course: Course, gains: str = "") -> str:
         [
             f"[{name[:2]} {title}]({course.to_docs}{name}.md)",
             question,
-            *([measured.get(name[:2], "")] if gains else []),
-            published.get(name[:2], ""),
+            *([_of_steps(measured, name)] if gains else []),
+            _of_steps(published, name),
         ]
         for name, (title, question) in CHAPTERS.items()
     ]
     base = course.shown.ladder.baseline
     here = [f">gain here, {escaped(base.device)}"] if gains else []
     text = (
-        f" Here: {escaped(base.model)} at {base.image_size} px, 95 % interval of {course.shown.run_count} runs; `~`: no "
-        "measurable difference."
+        f" Here: {escaped(base.model)} at {base.image_size} px, 95 % interval of {course.shown.run_count} runs; `~`: "
+        "no measurable difference."
     )
     return (
         f"{markdown_table(['chapter', 'the question', *here, f'>published, {DEVICE}'], rows)}\n\n*Gain over the step "
         f"before.{text if gains else ''} Published: MobileNetV2 at 224 px, one run, no spread, from traced steps "
         f"([source]({SOURCE})).*"
     )
+
+
+def _of_steps(texts: Mapping[str, str], chapter: str) -> str:
+    """The texts of the steps whose numbers a chapter shows, by the steps' first two digits; of several, with those."""
+    page = (ROOT / "docs" / f"{chapter}.md").read_text(encoding="utf-8")
+    steps = re.findall(r"<!-- begin number (\d\d)_", page)
+    if len(steps) < 2:
+        return texts.get(chapter[:2], "")
+    return ", ".join(f"{step}: {texts[step]}" for step in steps if step in texts)
 
 
 def results(course: Course) -> str:
@@ -413,7 +422,7 @@ def results(course: Course) -> str:
     step, published = list(PUBLISHED.items())[-1]
     first = next(iter(PUBLISHED.values()))
     original = [f"{DEVICE} *(others')*", f"{MODEL}, 224 px", f"{first.images_per_second:,.0f}", f"`{step}`"]
-    rows.append([*original, f"{published.relative:.2f}x", "1", "published; no spread, from traced steps"])
+    rows.append([*original, f"{published.relative:.2f}x", "1", f"[published]({SOURCE}); no spread, from traced steps"])
     speed, gained = ">baseline, images/s", "last step that gained"
     return markdown_table(["machine", "model", speed, gained, ">times the baseline", ">rounds", "recorded"], rows)
 

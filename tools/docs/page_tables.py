@@ -33,7 +33,7 @@ def _predicted(course: Course) -> str:
     if not any(recorded.device_type == "cuda" for recorded in course.records):
         parts += [
             "No ladder from a GPU has been recorded yet. Steps that have no effect on a CPU are left out; see\n"
-            "[Without a GPU](index.md#without-a-gpu)."
+            "[Without a GPU](ladder_on_a_cpu.md#what-a-cpu-can-show)."
         ]
     for recorded in sorted(course.records, key=lambda recorded: recorded.folder):
         base, rounds = recorded.ladder.baseline, recorded.run_count

@@ -73,6 +73,10 @@ class Published:
 # The walkthrough that this course is based on ("PyTorch Training Optimizations using Memory Analysis"), not measured by
 # us: CIFAR-10 at 224 px, SGD, one run each, no spread, from steps under the profiler.
 DEVICE = "Quadro RTX 4000"
+SOURCE = (  # a later version of the write-up, which names device, model and size
+    "https://github.com/alishafique3/ML_and_DL_Made_Easy/tree/7432741e95c439d53a5235d49160c28245ca0d90/Deep_Learning/"
+    "PyTorch%20Training%20Optimizations%20using%20Memory%20Analysis"
+)
 MODEL = "mobilenet_v2"  # as `--model` names it
 PUBLISHED = {
     "00_baseline": Published(32, 2.51, 117.1, 273.5, 1.00),

@@ -53,7 +53,8 @@ def test_the_originals_figures_agree_with_each_other():
 
 def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
     assert [shown.folder.name for shown in gpu_course.records] == [GPU, CPU_RECORD]
-    text = pages.filled(page("04_loading.md"), gpu_course)
+    blocks = "\n".join(f"<!-- begin {block} 03_reduced_h2d_copy -->\n<!-- end -->" for block in ("number", "profile"))
+    text = pages.filled(f"{page('04_loading.md')}\n{blocks}", gpu_course)
     assert "no GPU recorded" not in text
     assert text.count("*Measured: [made-up GPU](../logs/reference/made-up-gpu/README.md), ") == 1
     assert "*[made-up GPU](../logs/reference/made-up-gpu/README.md).*" in text
@@ -149,7 +150,9 @@ def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
             path = own_gpu_records / GPU / step / file
             result.write_json(path, result.read_json(path) | {"needs": need})
     course = Course(recorded.records(own_gpu_records))
-    assert "| needs a GPU |" in next(row for row in BLOCKS["chapters"](course).splitlines() if "05_pinned" in row)
+    assert "needs a GPU" in next(row for row in BLOCKS["chapters"](course, "gains").splitlines() if "05_pinned" in row)
+    compiled = next(row for row in BLOCKS["chapters"](course, "gains").splitlines() if "13_compile" in row)
+    assert re.search(r"\| 13: ~?[\d.]+x .*, 14: ~?[\d.]+x ", compiled)  # the chapter has two steps
     assert "**No effect on this device: it needs a GPU.**" in BLOCKS["number"](course, "05_pinned_memory")
     number = BLOCKS["number"](course, "07_small_images")  # 800 images/s after 500
     assert "| `04_multiprocess_loading` |" in number

@@ -334,8 +334,8 @@ def test_without_stacks_operators_tell_what_fills_the_longest_time_without_a_ker
     assert finding.us_per_step == pytest.approx(1700, abs=15)
     assert "the CPU runs aten::unflatten_dense_tensors 1.7 ms" in finding.why
     assert "as_strided" not in finding.why
-    assert "broadcast_buffers=False" in finding.do
-    assert "broadcast_buffers" not in before("aten::unflatten_dense_tensors", 1700, wrapper="## forward ##").do
+    assert "forward_sync_buffers=False" in finding.do
+    assert "forward_sync_buffers" not in before("aten::unflatten_dense_tensors", 1700, wrapper="## forward ##").do
     assert before("aten::nonzero", 30) is None  # most of the time is nobody's
     assert before("aten::nonzero", 1700, thread=2) is None  # not the thread that launches
 

@@ -198,7 +198,7 @@ def cpu_operators(a: Analysis) -> Evidence | None:
     if is_ddp and named and "aten::unflatten_dense_tensors" in named[0]:
         do = (
             "DDP broadcasts its buffers (means and variances of batch normalisation) before each forward pass: "
-            "broadcast_buffers=False where the ranks need not agree on them"
+            "forward_sync_buffers=False (broadcast_buffers=False before torch 2.13) where the ranks need not agree on them"
         )
     return bounded(
         f"{step_time(a, share)} {of_step(a)} the GPU waits while the CPU runs "

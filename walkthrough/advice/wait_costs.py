@@ -197,8 +197,8 @@ def cpu_operators(a: Analysis) -> Evidence | None:
     is_ddp = trace.has_name(lambda name: "DistributedDataParallel" in name, operators, trace.annotations)
     if is_ddp and named and "aten::unflatten_dense_tensors" in named[0]:
         do = (
-            "DDP broadcasts its buffers (means and variances of batch normalisation) before each forward pass: "
-            "forward_sync_buffers=False (broadcast_buffers=False before torch 2.13) where the ranks need not agree on them"
+            "DDP broadcasts its buffers (means and variances of batch normalisation) before each forward pass: where "
+            "the ranks need not agree on them, forward_sync_buffers=False (before torch 2.13: broadcast_buffers=False)"
         )
     return bounded(
         f"{step_time(a, share)} {of_step(a)} the GPU waits while the CPU runs "

@@ -3,8 +3,7 @@
 Idea       SGD reads and writes every weight, its gradient and its momentum: for a model of many small tensors, a kernel
            for each of them or, in torch's default on a GPU, a few for each kind of operation. Fused, all of it is one.
 Change     SGD(fused=True). With fp16 it also checks gradients for infinities without reading the result back.
-Look for   Trace: on a GPU one "_fused_sgd_" for three "_foreach_…", and hardly a shorter "Optimizer.step"; with fp16 no
-           "aten::item" before it. On a CPU one operator for hundreds.
+Look for   Trace: one "_fused_sgd_" for three "_foreach_…" (CPU: for hundreds); with fp16, no "aten::item" before it.
 Caution    The work saved is per step, not per image: the smaller the batch, the more it matters.
 """
 

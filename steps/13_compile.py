@@ -5,7 +5,7 @@ Idea       Between convolutions the model adds, scales and clips: small kernels 
 Change     model.compile(), in torch.compile's default mode. The module stays itself: state_dict keeps its keys.
 Look for   Trace: "Torch-Compiled Region" and kernels called triton_…, fewer of them; Memory: a lower peak.
 Caution    The first step compiles, maybe for minutes: it is in no window, and cached on disk for the next run. A second
-           batch size compiles again, for any size: hence drop_last. It needs a C++ compiler on a CPU, a C compiler on a GPU.
+           batch size compiles again, for any size: hence drop_last. Needs a C++ compiler (CPU) or a C compiler (GPU).
 """
 
 from common import CIFAR10_MEAN, CIFAR10_STD, DeviceLoader, autocast_dtype, cifar10, classifier, run_step, start, step_options

@@ -354,7 +354,7 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
     "10_no_hidden_syncs": ("No hidden synchronisation", "Where does the CPU wait for the GPU without need?"),
     "11_fused_optimizer": ("Fused optimizer", "Does fused=True make the optimizer faster?"),
     "13_compile": ("torch.compile", "When does torch.compile pay off?"),
-    "15_cuda_graphs": ("CUDA graphs", "Must the CPU launch every kernel, every time?"),
+    "15_cuda_graphs": ("CUDA graphs", "When do CUDA graphs make a step faster?"),
     "16_data_parallel": ("Several GPUs", "When do N GPUs train N times as fast?"),
     "17_the_limit": ("The limit", "How fast could this model train here, and how much is left?"),
     "18_which_steps_matter": ("Which steps matter", "What does each optimisation gain, alone and with the others?"),

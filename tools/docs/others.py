@@ -84,6 +84,8 @@ STRETCHES |= {
             ("v100_foreach", "resnet50_v100_ddp", "V100, foreach"),
         )
     },
+    "a100_launched": Shown("recommender_a100", "A100, eager, one step", Cut(launches=True)),
+    "v100_graphs": Shown("recommender_v100", "V100, two graphs, one step", Cut(launches=True)),
 }
 WORK = ("resnet50_v100_4_workers", "resnet50_v100_ddp", "resnet50_a100_ddp")  # whose `work` is counted
 EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables

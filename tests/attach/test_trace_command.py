@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
+from support import ROOT, assert_refused, run_program, start_program, still_there
 
 from walkthrough.advice import report_of
 from walkthrough.attach import launch
@@ -348,16 +348,7 @@ def test_a_signal_ends_the_program_and_keeps_what_is_whole(tmp_path, at, number,
     script.write_text(FOREVER.format(programs=str(PROGRAMS), at=at), encoding="utf-8")
     command = [sys.executable, "-m", "walkthrough", "trace", "--warmup", "4", "--out", "out"]
     command += ["--", sys.executable, script]
-    process = subprocess.Popen(
-        list(map(str, command)),
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=listen_to_ctrl_c,
-        start_new_session=True,
-    )
+    process = start_program(*command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
     assert process.stdout is not None
     assert process.stdout.readline() == "there\n"
     process.send_signal(number)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from support import ROOT, is_running, listen_to_ctrl_c, still_there
+from support import ROOT, is_running, start_program, still_there
 
 from walkthrough.compare import isolated
 
@@ -130,14 +130,7 @@ isolated.run(Path({file!r}), [], print, lambda line: print(line, flush=True))
 def test_a_step_is_stopped_first_and_cleans_up(step, tmp_path, stop):
     note = tmp_path / "cleaned up"
     program = PROGRAM.format(root=str(ROOT), file=str(step(WAITING.format(note=str(note)))))
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=listen_to_ctrl_c,
-    )
+    process = start_program(sys.executable, "-c", program)
     assert process.stdout and process.stdout.readline() == "waiting\n"
     stop(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=600)

@@ -4,13 +4,12 @@ import gzip
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
-from support import NAMES, ROOT, listen_to_ctrl_c, make_result, run_program
+from support import NAMES, ROOT, make_result, run_program, start_program
 
 from walkthrough.cli import main
 from walkthrough.compare import isolated, tour
@@ -409,14 +408,7 @@ def test_a_stopped_tour_stops_its_step_which_leaves_nothing_half_written(fake_st
     [step] = fake_steps(_00_waiting=WAITING)
     logdir = tmp_path / "logs"
     program = TOUR.format(root=str(ROOT), step=str(step), logdir=str(logdir))
-    process = subprocess.Popen(
-        [sys.executable, "-c", program],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        preexec_fn=listen_to_ctrl_c,
-    )
+    process = start_program(sys.executable, "-c", program)
     deadline = time.monotonic() + 600
     while not (logdir / "ready").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.05)

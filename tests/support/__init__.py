@@ -56,6 +56,19 @@ def listen_to_ctrl_c():
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
+def start_program(*command, **more):
+    """A program in a session of its own that hears Ctrl-C, its output and errors pipes of text. more: of `Popen`."""
+    return subprocess.Popen(
+        list(map(str, command)),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=listen_to_ctrl_c,
+        **more,
+    )
+
+
 def is_running(pid):
     """Whether there is a process of this number that has not ended. Linux."""
     try:

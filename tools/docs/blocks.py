@@ -21,18 +21,17 @@ from walkthrough.compare.ladder import DEVICE, MODEL, PUBLISHED, SOURCE, page_ta
 from walkthrough.compare.rounds import Comparison, half_spread
 from walkthrough.compare.rounds import Row as LadderRow
 from walkthrough.compare.study import claim_rows
-from walkthrough.compare.table import Table, code, escaped, markdown_table
+from walkthrough.compare.table import Table, escaped, markdown_table
 from walkthrough.compare.tour import step_files
 from walkthrough.explain.text import sentence
 from walkthrough.records import samples
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
-from walkthrough.terminal import counted, size_text, time_text
+from walkthrough.terminal import counted, time_text
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.kernels import unit_name
 
 UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
-LISTED = 5  # operators, kernels and allocations that a table lists
 ADVICE = 3  # pieces of advice that a chapter lists
 
 
@@ -311,26 +310,6 @@ def change(course: Course, before: str, after: str) -> str:
     return f"{table}\n\n{course.measured}"
 
 
-def busiest(course: Course, step: str, what: str = "") -> str:
-    """What ran longest in a step's trace: kernels, or on a CPU operators; what: "memory" for what allocated most."""
-    analysis = course.shown.analyses.get(step)
-    if analysis is None or (what and not analysis.memory):
-        return f"The trace of `{step}` {'has no memory events' if what else 'cannot be read'}."
-    if what:
-        sizes = analysis.memory[0].at_peak
-        total = sum(sizes.values())
-        headers = ["allocated while tracing, in use at the peak", ">bytes", ">share"]
-        rows = [[code(name, 60), size_text(size), f"{size / total:.1%}"] for name, size in sizes.items()]
-    else:
-        kernels, count = analysis.tables.kernels, len(analysis.steps.names)
-        longest = kernels or analysis.operators
-        total = sum(item.us for item in longest)
-        what = "kernel" if kernels else "operator on the CPU"
-        headers = [what, f">count, {count} steps", f">time, {count} steps", ">share"]
-        rows = [[code(one.name, 70), str(one.count), time_text(one.us), f"{one.us / total:.1%}"] for one in longest]
-    return f"{markdown_table(headers, rows[:LISTED])}\n\n{course.measured}"
-
-
 def explain(course: Course, name: str) -> str:
     """What `explain` prints of one of the samples, as computed into `samples.json`, without some of its parts."""
     known = others.read_samples().explain
@@ -510,7 +489,7 @@ def table(course: Course, of: str, name: str, *words: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        *(machine, figure, strip, screenshot, diff, number, profile, change, busiest),
+        *(machine, figure, strip, screenshot, diff, number, profile, change),
         *(mysteries.mystery, explain, chapters, results, log_entry, table),
     )
 }

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from tools.docs import strips
 from tools.docs.recorded import RECORDS
-from tools.docs.strips import COLLECTIVES, CORES, LOADING, TO_GPU, Cut, Stretch, stretch
+from tools.docs.strips import COLLECTIVES, CONVERTING, CORES, LOADING, STEPPING, TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.advice.launch_costs import optimizer_kernels
@@ -70,15 +70,13 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
         Cut(around=COLLECTIVES, before_ms=6.0, after_ms=19.0, communication=True),
     ),
     "mi300x_ddp": Shown("resnet_mi300x_ddp", "one of eight ranks, a step", Cut(communication=True)),
-}
-STRETCHES |= {
     "a100_layout": Shown(
         "resnet50_a100_ddp",
         "A100, TF32: the gradient of the first convolution",
-        Cut(around=strips.CONVERTING, before_ms=0.3, after_ms=0.7),
+        Cut(around=CONVERTING, before_ms=0.3, after_ms=0.7),
     ),
     **{
-        name: Shown(sample, title, Cut(around=strips.STEPPING, before_ms=6, after_ms=28, launches=True))
+        name: Shown(sample, title, Cut(around=STEPPING, before_ms=6, after_ms=28, launches=True))
         for name, sample, title in (
             ("v100_for_loop", "resnet50_v100_4_workers", "V100, for-loop"),
             ("v100_foreach", "resnet50_v100_ddp", "V100, foreach"),

@@ -11,7 +11,7 @@ from walkthrough.compare.ladder import PUBLISHED, intervals, page_table, summary
 from walkthrough.compare.table import Table, code, escaped, markdown_table
 from walkthrough.records import samples
 from walkthrough.results.errors import InputError
-from walkthrough.terminal import counted, size_text
+from walkthrough.terminal import counted
 
 
 def _ladders(course: Course) -> str:
@@ -44,33 +44,6 @@ def _predicted(course: Course) -> str:
             predictions.table(recorded.predictions, on_page=True).markdown(),
         ]
     return "\n\n".join(parts)
-
-
-def _transfers(course: Course) -> str:
-    """What a batch of each step holds, and what its trace shows being copied to the device, if it shows any copy."""
-    rows, any_copy = [], False
-    for row in course.shown.ladder.rows:
-        result, analysis = row.result, course.shown.analyses.get(row.result.step)
-        h2d = analysis.tables.copies["h2d"] if analysis else None
-        any_copy = any_copy or bool(h2d and h2d.count)
-        copied = size_text(analysis.step_bytes) if analysis and h2d and h2d.count else "no copy"
-        bandwidth = f"{h2d.gigabytes_per_second:.1f} GB/s" if h2d and h2d.gigabytes_per_second else "-"
-        per_batch, per_image = size_text(result.batch_bytes), size_text(result.batch_bytes / result.batch_size)
-        rows.append([f"`{result.step}`", str(result.batch_size), per_batch, per_image, copied, bandwidth])
-    headers = ["step", ">batch", ">per batch", ">per image", ">copied per step", ">bandwidth"]
-    if any_copy:
-        return f"{markdown_table(headers, rows)}\n\n{course.measured}"
-    table = markdown_table(headers[:4], [cells[:4] for cells in rows])
-    return f"{table}\n\n{course.measured} No trace shows a copy to a device."
-
-
-def _first_steps(course: Course) -> str:
-    """The time of each program's first step, in its first run, and the median of later steps."""
-    rows = []
-    for row in course.shown.ladder.rows:
-        seconds = course.shown.first_run(row.result.step).first_step_seconds
-        rows.append([f"`{row.result.step}`", f"{seconds:.1f}", f"{row.result.step_ms.median / 1e3:.2f}"])
-    return markdown_table(["step", ">first step, s", ">later step, s"], rows) + f"\n\n{course.measured}"
 
 
 def _original(course: Course) -> str:
@@ -194,8 +167,6 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("ladder", "all"): _ladders,
     ("predicted", "ladders"): _predicted,
     ("predicted", "others"): lambda course: others.pairs_table(others.read_pairs()),
-    ("ladder", "transfers"): _transfers,
-    ("ladder", "first-steps"): _first_steps,
     ("published", "ladder"): _original,
     ("samples", "list"): _samples,
     ("samples", "idle"): _idle,

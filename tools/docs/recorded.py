@@ -16,7 +16,6 @@ from walkthrough.compare.study import Study
 from walkthrough.compare.study import read as read_study
 from walkthrough.compare.table import escaped
 from walkthrough.records import record
-from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import Analysis, analyze
@@ -59,11 +58,6 @@ class Recorded:
             if row.result.step == step:
                 return row
         raise InputError(f"{self.folder} has no run of {step}")
-
-    def first_run(self, step: str) -> result.Result:
-        """The result of a step's first run."""
-        runs = result.read_runs(self.folder / step)
-        return runs[0] if runs else self.row(step).result
 
     @cached_property
     def analyses(self) -> dict[str, Analysis]:

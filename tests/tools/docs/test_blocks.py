@@ -62,9 +62,7 @@ def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
     assert "**1.25x (" in text  # 500 images/s after 400
     assert "with the 95 % interval of one round: faster." in text
     assert "GPU 0: busy 40.0%, SMs at work 35.0%, Tensor Cores 25.0%." in text
-    assert "10.5 GB/s" in BLOCKS["table"](gpu_course, "ladder", "transfers")
     assert BLOCKS["table"](gpu_course, "ladder", "all").count("### ") == 2
-    assert "sgemm" in BLOCKS["busiest"](gpu_course, "00_baseline")
 
 
 def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tmp_path):
@@ -102,15 +100,6 @@ def test_a_profile_lists_three_pieces_of_advice_and_the_reason_of_the_first(cour
     assert f"`explain` prints the evidence of each, `--all` {len(advice) - 3} more." in text
 
 
-def test_transfers_have_columns_of_copies_where_a_trace_shows_one(course, gpu_course):
-    of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
-    text = BLOCKS["table"](of_cpu, "ladder", "transfers")
-    assert "no copy" not in text
-    assert "bandwidth" not in text
-    assert "No trace shows a copy to a device." in text
-    assert "copied per step" in BLOCKS["table"](gpu_course, "ladder", "transfers")
-
-
 def test_every_study_has_tables_that_name_its_command_where_it_was_not_recorded(gpu_course):
     assert set(page_tables.COMMANDS) == set(OF_A_LADDER)
     for of, name in [(study, "any") for study in OF_A_LADDER]:
@@ -131,16 +120,6 @@ def test_a_limit_beside_a_ladder_gives_its_tables_and_each_steps_share_of_it(own
     assert row.endswith(f"| {speed / 400:.0%} |")
     assert "% of limit" in BLOCKS["table"](course, "ladder", "all")
     assert "convolution" in BLOCKS["figure"](course, "roofline")
-
-
-def test_first_steps_are_those_of_the_first_run(own_gpu_records):
-    folder = own_gpu_records / GPU / "13_compile" / "runs"
-    first = result.read_result(folder / "1.json")
-    result.write_result(folder / "1.json", replace(first, first_step_seconds=71.04))
-    result.write_result(folder / "2.json", replace(first, first_step_seconds=7.0))
-    table = BLOCKS["table"](Course(recorded.records(own_gpu_records)), "ladder", "first-steps")
-    assert "| `13_compile` | 71.0 | 0.32 |" in table
-    assert "| `00_baseline` | 1.5 | 0.32 |" in table
 
 
 def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
@@ -222,8 +201,6 @@ def test_a_missing_trace_is_reported_and_its_tables_report_it(own_cpu_record, ca
     next((own_cpu_record / "01_amp").glob("*.gz")).unlink()
     course = Course(recorded.records(own_cpu_record.parent))
     assert "cannot be read" in BLOCKS["profile"](course, "01_amp")
-    assert "cannot be read" in BLOCKS["busiest"](course, "01_amp")
-    assert "no memory events" in BLOCKS["busiest"](course, "01_amp", "memory")
     assert "cannot be read" in BLOCKS["change"](course, "00_baseline", "01_amp")
     assert "01_amp" in capsys.readouterr().err
 

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tools.docs import strips
+from tools.docs import sample_roofline, strips
 from tools.docs.recorded import RECORDS
-from tools.docs.strips import COLLECTIVES, CONVERTING, CORES, LOADING, STEPPING, TO_GPU, Cut, Stretch, stretch
+from tools.docs.strips import COLLECTIVES, CONVERTING, CORES, LOADING, PLAIN, STEPPING, TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import advise
 from walkthrough.advice.launch_costs import optimizer_kernels
@@ -62,6 +62,9 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
     },
     "a100_overlapped": Shown("recommender_a100", "A100, recommender, pinned, a stream of its own", Cut(around=TO_GPU)),
     "v100_no_loader": Shown("resnet50_v100_ddp", "V100, no loader, one step"),
+    "v100_no_gap": Shown(
+        "resnet50_v100_ddp", "V100, fp32, part of a backward pass", Cut(around=PLAIN, before_ms=4, after_ms=4)
+    ),
     "qwen_eager": Shown("qwen_h100", "eager, two of 24 layers", Cut(around=CORES, before_ms=1.0, after_ms=1.7)),
     "layer_compiled": Shown("compiled_mi300x", "compiled, one region"),
     "a100_all_reduce": Shown(
@@ -95,7 +98,7 @@ class Sampled(Struct, frozen=True):
 
     explain: {sample: what `explain` prints}. says: {sample: its first lines, without the evidence}. idle: {sample:
     {cause: µs of a typical step in which the GPU runs no kernel}}. work: {sample: {what: [count, µs] of a typical
-    step}}, of those in `WORK`.
+    step}}, of those in `WORK`. roofline: of one sample.
     """
 
     sha256: dict[str, str]
@@ -104,6 +107,7 @@ class Sampled(Struct, frozen=True):
     says: dict[str, list[str]]
     idle: dict[str, dict[str, float]]
     work: dict[str, dict[str, tuple[float, float]]] = {}
+    roofline: sample_roofline.Work = {}
 
 
 class Traced(Struct, frozen=True):
@@ -183,6 +187,7 @@ def compute_samples(traces: Mapping[str, Path]) -> Sampled:
         says={name: says(analysis) for name, analysis in analyses.items()},
         idle={name: _idle(analysis) for name, analysis in analyses.items()},
         work={name: work(analyses[name]) for name in WORK},
+        roofline=sample_roofline.work(analyses[sample_roofline.SAMPLE]),
     )
 
 

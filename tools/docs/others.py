@@ -205,10 +205,10 @@ def says(analysis: Analysis) -> list[str]:
 
 def _explained(analyses: Sequence[Analysis], everything: bool) -> str:
     """What `explain` prints of a trace, or two; everything: with --all, without the parts named in `LEFT_OUT`."""
-    reports = [report(analysis) for analysis in analyses]
-    if len(reports) == 2:
-        return change_text(*reports, change(*reports))
-    parts = text(reports[0], everything).rstrip("\n").split("\n\n")
+    first, *second = [report(analysis) for analysis in analyses]
+    if second:
+        return change_text(first, second[0], change(first, second[0]))
+    parts = text(first, everything).rstrip("\n").split("\n\n")
     return "\n\n".join(part for part in parts if not part.startswith(LEFT_OUT)) + "\n"
 
 

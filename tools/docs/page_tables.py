@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from studies.study import title
-from tools.docs import gpu_memory, others, sample_roofline, strips
+from tools.docs import gpu_memory, others, profiler_tab, sample_roofline, strips
 from tools.docs.recorded import Course
 from walkthrough.compare import predictions
 from walkthrough.compare.figures import ladder_title
@@ -180,6 +180,7 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("samples", "kernels"): _kernels,
     ("samples", "work"): _work,
     ("samples", "roofline"): lambda course: sample_roofline.table(others.read_samples().roofline),
+    ("profiler", "release"): lambda course: profiler_tab.table(profiler_tab.read()),
     ("fit", "programs"): gpu_memory.programs_table,
     ("fit", "published"): gpu_memory.published_table,
     ("fit", "measured"): gpu_memory.measured_table,

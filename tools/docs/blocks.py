@@ -330,7 +330,10 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
         "Memory layout and cuDNN's choice",
         "Why does the GPU rearrange tensors, and who chose these kernels?",
     ),
-    "10_no_hidden_syncs": ("No hidden synchronisation", "Where does the CPU wait for the GPU without need?"),
+    "10_no_hidden_syncs": (
+        "No hidden synchronisation",
+        "Where does the CPU wait for the GPU, and when does that cost anything?",
+    ),
     "11_fused_optimizer": ("Fused optimizer", "Does fused=True make the optimizer faster?"),
     "13_compile": ("torch.compile", "When does torch.compile pay off?"),
     "15_cuda_graphs": ("CUDA graphs", "When do CUDA graphs make a step faster?"),

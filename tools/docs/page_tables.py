@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from studies.study import title
-from tools.docs import gpu_memory, others, sample_roofline, strips
+from tools.docs import gpu_memory, others, profiler_tab, sample_roofline, strips
 from tools.docs.recorded import Course
 from walkthrough.compare import predictions
 from walkthrough.compare.figures import ladder_title
@@ -134,6 +134,35 @@ def _work(course: Course, of: str, *names: str) -> str:
     return f"{table}\n\n*Per typical step, how many and how long: {source}.*"
 
 
+def _waits(course: Course, *names: str) -> str:
+    """How long the CPU waits for the GPU in samples, and how long the GPU is idle because of that."""
+    listed, known = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples()
+    rows = [
+        [
+            code(name),
+            escaped(listed[name].gpu),
+            f"{known.waits[name].step_us / 1e3:,.1f}",
+            f"{known.waits[name].waits.count:.0f}",
+            f"{known.waits[name].waits.us / 1e3:.1f}",
+            f"{known.waits[name].waits.idle_us / 1e3:.1f}",
+        ]
+        for name in names
+    ]
+    heads = [">a step, ms", ">waits for the GPU", ">the CPU waits, ms", ">no kernel because of that, ms"]
+    return markdown_table(["sample", "GPU", *heads], rows)
+
+
+def _replayed(course: Course, name: str) -> str:
+    """How long a step of a sample takes by a replay without some of its waits."""
+    of = others.read_samples().replayed[name]
+    rows = [
+        [what, f"{us / 1e3:,.0f}", f"{of['none'] / us:.2f}x"]
+        for what, us in sorted(of.items(), key=lambda part: -part[1])
+    ]
+    table = markdown_table(["which waits are removed", ">a step, ms", ">times as fast"], rows)
+    return f"{table}\n\n*Predicted by `explain`'s replay of `{name}`, not measured.*"
+
+
 _PARTS = {
     "layout": (strips.CONVERTING, strips.CORES, strips.PLAIN),
     "optimizer": ("Optimizer.step on the CPU", "kernels of the optimizer"),
@@ -179,7 +208,10 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("samples", "idle"): _idle,
     ("samples", "kernels"): _kernels,
     ("samples", "work"): _work,
+    ("samples", "waits"): _waits,
+    ("samples", "replayed"): _replayed,
     ("samples", "roofline"): lambda course: sample_roofline.table(others.read_samples().roofline),
+    ("profiler", "release"): lambda course: profiler_tab.table(profiler_tab.read()),
     ("fit", "programs"): gpu_memory.programs_table,
     ("fit", "published"): gpu_memory.published_table,
     ("fit", "measured"): gpu_memory.measured_table,

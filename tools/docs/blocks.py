@@ -321,7 +321,7 @@ def explain(course: Course, *names: str) -> str:
 CHAPTERS = {  # {chapter: (its title here, the question)}
     "00_measuring": ("Measuring", "How fast is it, and how do I know?"),
     "01_tensor_cores": ("Tensor Cores", "Are we using the fastest arithmetic units of the GPU?"),
-    "02_gpu_memory": ("GPU memory", "What uses the memory, and what does a bigger batch gain?"),
+    "02_gpu_memory": ("GPU memory", "What does a bigger batch gain, and what fills the memory?"),
     "03_host_to_device_copy": ("Copy less", "How many bytes have to be copied?"),
     "04_loading": ("Workers", "How many workers?"),
     "05_pinned_memory": ("Pinned memory and overlap", "Why does the GPU still wait for its batch?"),

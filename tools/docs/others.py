@@ -55,25 +55,29 @@ FILE, PAIRS = "samples.json", "others.json"
 
 
 class Shown(Struct, frozen=True):
-    """A stretch of a sample that pages show by its name, and what it is called above the picture."""
+    """A stretch of a sample that pages show by its name, and what it is called above the picture.
+
+    images: those trained on in a stretch of whole steps; 0: not known.
+    """
 
     sample: str
     title: str
     cut: Cut = Cut()
+    images: int = 0
 
 
 STRETCHES = {  # {name in the pages: what it is}; after a change here, compute anew
     "v100_0_workers": Shown("resnet50_v100_0_workers", "0 workers, one step"),
     "v100_4_workers": Shown("resnet50_v100_4_workers", "4 workers, one step"),
     "owlv2_enlarged": Shown("owlv2_h100", "one of five images", Cut(around=LOADING, before_ms=4, after_ms=246)),
-    "v100_fp32": Shown("resnet50_v100_ddp", "V100, fp32"),
-    "v100_amp": Shown("resnet50_v100_ddp", "V100, mixed precision", Cut("01_amp")),
+    "v100_fp32": Shown("resnet50_v100_ddp", "V100, fp32", images=32),
+    "v100_amp": Shown("resnet50_v100_ddp", "V100, mixed precision", Cut("01_amp"), images=32),
     "a100_tf32": Shown("resnet50_a100_ddp", "A100, TF32"),
     # The same layers' backward pass in both: from the last block's addition to the first convolution.
     "v100_backward": Shown("resnet50_v100_ddp", "V100, fp32", Cut(around=OTHERS, before_ms=6.25, after_ms=3.4)),
     "a100_backward": Shown("resnet50_a100_ddp", "A100, TF32", Cut(around=OTHERS, before_ms=6.9, after_ms=1.3)),
-    "a100_batch_32": Shown("resnet50_a100_ddp", "two steps of batch 32", Cut(count=2)),
-    "a100_batch_64": Shown("resnet50_a100_ddp", "one step of batch 64", Cut("02_bigger_batch")),
+    "v100_batch_32": Shown("resnet50_v100_4_workers", "two steps of batch 32", Cut(count=2), images=64),
+    "v100_batch_64": Shown("resnet50_v100_4_workers", "one step of batch 64", Cut("02_bigger_batch"), images=64),
     **{
         name: Shown("resnet50_v100_4_workers", title, Cut(change, around=TO_GPU))
         for name, title, change in (

@@ -115,6 +115,19 @@ def _kernels(course: Course, *names: str) -> str:
     return _of_samples(values, "ms of kernels")
 
 
+def _utilization(course: Course, *names: str) -> str:
+    """Of some of `others.STRETCHES` whose images are known: ms per image with and without a kernel, and images/s."""
+    stretches, rows = others.read_samples().stretches, []
+    for name in names:
+        shown, stretch = others.STRETCHES[name], stretches[name]
+        ms, busy = stretch.us / 1e3 / shown.images, stretch.busy
+        title = f"{shown.title}, predicted" if stretch.change else shown.title
+        figures = (f"{ms * busy:.2f}", f"{ms * (1 - busy):.2f}", f"{busy:.0%}", f"{1e3 / ms:.0f}")
+        rows.append([code(shown.sample), title, *figures])
+    headers = ["sample", "what", ">*k*, ms per image", ">*i*, ms per image", ">utilization", ">images/s"]
+    return markdown_table(headers, rows)
+
+
 def _work(course: Course, of: str, *names: str) -> str:
     """How often samples do some work in a typical step, and how long it takes. of: "layout" or "optimizer"."""
     listed, known = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples().work
@@ -207,6 +220,7 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("samples", "list"): _samples,
     ("samples", "idle"): _idle,
     ("samples", "kernels"): _kernels,
+    ("samples", "utilization"): _utilization,
     ("samples", "work"): _work,
     ("samples", "waits"): _waits,
     ("samples", "replayed"): _replayed,

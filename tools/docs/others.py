@@ -243,13 +243,14 @@ def pairs_table(others: Others) -> str:
     """What was predicted of each pair, and measured, in Markdown."""
     rows = []
     predicted = predictions.table([pair.prediction for pair in others.pairs], replayed=True)
-    for pair, cells in zip(others.pairs, predicted.texts(), strict=True):
+    for pair, (_, about, most, measured, outcome) in zip(others.pairs, predicted.texts(), strict=True):
         links = f"[before]({pair.before.address}), [after]({pair.after.address})"
         every = gain(pair.before.steps_us.values(), pair.after.steps_us.values())
         steps = list(pair.before.steps_us)
         what = escaped(f"{pair.what}, steps {steps[0]} to {steps[-1]}, {pair.gpu or 'a GPU that is not named'}")
-        rows.append([f"{what}: {links}", *cells, f"{every.ratio:.2f}x", escaped(pair.prediction.why)])
-    headers = ["traces", "step", ">predicted, about", ">at most", ">measured", "outcome", ">of all steps", "why"]
+        why = escaped(f"{pair.prediction.why}; {outcome}")
+        rows.append([f"{what}: {links}", about, most, measured, f"{every.ratio:.2f}x", why])
+    headers = ["traces", ">about", ">at most", ">measured", ">of all steps", "why, and outcome"]
     computed = f"Computed on {others.computed[:10]} at commit {others.git}, by `python -m tools.docs.others FOLDER`."
     return f"{markdown_table(headers, rows)}\n\n{computed}"
 

@@ -310,9 +310,9 @@ def change(course: Course, before: str, after: str) -> str:
     return f"{table}\n\n{course.measured}"
 
 
-def explain(course: Course, name: str) -> str:
-    """What `explain` prints of one of the samples, as computed into `samples.json`, without some of its parts."""
-    known = others.read_samples().explain
+def explain(course: Course, *names: str) -> str:
+    """What `explain` prints of a sample, or of two, as computed into `samples.json`, without some of its parts."""
+    known, name = others.read_samples().explain, " ".join(names)
     if name not in known:
         raise InputError(f"what explain says of {name!r} is not in logs/reference/samples.json")
     return f"```text\n{known[name]}```"

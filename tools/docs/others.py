@@ -14,10 +14,11 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tools.docs import strips
+from tools.docs import sample_roofline, strips
 from tools.docs.recorded import RECORDS
-from tools.docs.strips import COLLECTIVES, CONVERTING, CORES, LOADING, STEPPING, TO_GPU, Cut, Stretch, stretch
+from tools.docs.strips import COLLECTIVES, CONVERTING, CORES, LOADING, PLAIN, STEPPING, TO_GPU, Cut, Stretch, stretch
 from walkthrough.advice.catalogue import Advice
+from walkthrough.advice.comparison import change
 from walkthrough.advice.gains import advise
 from walkthrough.advice.launch_costs import optimizer_kernels
 from walkthrough.advice.report import report
@@ -25,7 +26,7 @@ from walkthrough.compare import predictions
 from walkthrough.compare.predictions import Prediction
 from walkthrough.compare.statistics import Ratio, of_windows
 from walkthrough.compare.table import escaped, markdown_table
-from walkthrough.explain.text import sentence, text, verdict
+from walkthrough.explain.text import change_text, sentence, text, verdict
 from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.environment import git_revision, now
@@ -62,6 +63,9 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
     },
     "a100_overlapped": Shown("recommender_a100", "A100, recommender, pinned, a stream of its own", Cut(around=TO_GPU)),
     "v100_no_loader": Shown("resnet50_v100_ddp", "V100, no loader, one step"),
+    "v100_no_gap": Shown(
+        "resnet50_v100_ddp", "V100, fp32, part of a backward pass", Cut(around=PLAIN, before_ms=4, after_ms=4)
+    ),
     "qwen_eager": Shown("qwen_h100", "eager, two of 24 layers", Cut(around=CORES, before_ms=1.0, after_ms=1.7)),
     "layer_compiled": Shown("compiled_mi300x", "compiled, one region"),
     "a100_all_reduce": Shown(
@@ -86,16 +90,20 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
     "v100_graphs": Shown("recommender_v100", "V100, two graphs, one step", Cut(launches=True)),
 }
 WORK = ("resnet50_v100_4_workers", "resnet50_v100_ddp", "resnet50_a100_ddp")  # whose `work` is counted
-EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables
+EXPLAINED = {  # {a sample, or two with a blank between them: whether with tables}
+    "resnet50_v100_0_workers": False,
+    "resnet50_v100_0_workers resnet50_v100_4_workers": False,
+    "qwen_h100": True,
+}
 LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these
 
 
 class Sampled(Struct, frozen=True):
     """What `samples.json` holds. sha256: {sample: …}. stretches: those of `STRETCHES`.
 
-    explain: {sample: what `explain` prints}. says: {sample: its first lines, without the evidence}. idle: {sample:
-    {cause: µs of a typical step in which the GPU runs no kernel}}. work: {sample: {what: [count, µs] of a typical
-    step}}, of those in `WORK`.
+    explain: {sample, or two: what `explain` prints}. says: {sample: its first lines, without the evidence}. idle:
+    {sample: {cause: µs of a typical step in which the GPU runs no kernel}}. work: {sample: {what: [count, µs] of a
+    typical step}}, of those in `WORK`. roofline: of one sample.
     """
 
     sha256: dict[str, str]
@@ -104,6 +112,7 @@ class Sampled(Struct, frozen=True):
     says: dict[str, list[str]]
     idle: dict[str, dict[str, float]]
     work: dict[str, dict[str, tuple[float, float]]] = {}
+    roofline: sample_roofline.Work = {}
 
 
 class Traced(Struct, frozen=True):
@@ -171,7 +180,7 @@ def traces_in(folder: Path) -> dict[str, Path]:
 def compute_samples(traces: Mapping[str, Path]) -> Sampled:
     """All of `Sampled`, from traces by their SHA-256. Raises InputError where one is missing."""
     listed = {sample.name: sample for sample in samples.read_list().samples}
-    names = dict.fromkeys([*(shown.sample for shown in STRETCHES.values()), *EXPLAINED])
+    names = dict.fromkeys([*(shown.sample for shown in STRETCHES.values()), *" ".join(EXPLAINED).split()])
     missing = [name for name in names if listed[name].sha256 not in traces]
     if missing:
         raise InputError(f"the folder lacks the trace {missing[0]}: `python -m walkthrough samples` fetches it")
@@ -179,10 +188,14 @@ def compute_samples(traces: Mapping[str, Path]) -> Sampled:
     return Sampled(
         sha256={name: listed[name].sha256 for name in names},
         stretches={name: stretch(analyses[shown.sample], shown.cut) for name, shown in STRETCHES.items()},
-        explain={name: _explained(analyses[name], everything) for name, everything in EXPLAINED.items()},
+        explain={
+            names: _explained([analyses[name] for name in names.split()], everything)
+            for names, everything in EXPLAINED.items()
+        },
         says={name: says(analysis) for name, analysis in analyses.items()},
         idle={name: _idle(analysis) for name, analysis in analyses.items()},
         work={name: work(analyses[name]) for name in WORK},
+        roofline=sample_roofline.work(analyses[sample_roofline.SAMPLE]),
     )
 
 
@@ -195,9 +208,12 @@ def says(analysis: Analysis) -> list[str]:
     return lines
 
 
-def _explained(analysis: Analysis, everything: bool) -> str:
-    """What `explain` prints of a trace; everything: with --all, without the parts named in `LEFT_OUT`."""
-    parts = text(report(analysis), everything).rstrip("\n").split("\n\n")
+def _explained(analyses: Sequence[Analysis], everything: bool) -> str:
+    """What `explain` prints of a trace, or two; everything: with --all, without the parts named in `LEFT_OUT`."""
+    first, *second = [report(analysis) for analysis in analyses]
+    if second:
+        return change_text(first, second[0], change(first, second[0]))
+    parts = text(first, everything).rstrip("\n").split("\n\n")
     return "\n\n".join(part for part in parts if not part.startswith(LEFT_OUT)) + "\n"
 
 
@@ -250,7 +266,7 @@ def pairs_table(others: Others) -> str:
         what = escaped(f"{pair.what}, steps {steps[0]} to {steps[-1]}, {pair.gpu or 'a GPU that is not named'}")
         why = escaped(f"{pair.prediction.why}; {outcome}")
         rows.append([f"{what}: {links}", about, most, measured, f"{every.ratio:.2f}x", why])
-    headers = ["traces", ">about", ">at most", ">measured", ">of all steps", "why, and outcome"]
+    headers = ["traces", ">about", ">at most", ">measured", ">median of all steps", "why, and outcome"]
     computed = f"Computed on {others.computed[:10]} at commit {others.git}, by `python -m tools.docs.others FOLDER`."
     return f"{markdown_table(headers, rows)}\n\n{computed}"
 

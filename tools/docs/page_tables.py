@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from studies.study import title
-from tools.docs import effects, gpu_memory, others, strips
+from tools.docs import effects, gpu_memory, others, sample_roofline, strips
 from tools.docs.recorded import Course
 from walkthrough.compare.figures import ladder_title
-from walkthrough.compare.ladder import PUBLISHED, intervals, page_table, summary
+from walkthrough.compare.ladder import DEVICE, PUBLISHED, SOURCE, intervals, page_table, summary
 from walkthrough.compare.study import Study
 from walkthrough.compare.table import Table, code, escaped, markdown_table
 from walkthrough.records import samples
@@ -40,7 +40,14 @@ def _original(course: Course) -> str:
         ]
         for step, row in PUBLISHED.items()
     ]
-    return markdown_table(["step", ">batch", ">memory GB", ">step ms", ">images/s", ">vs baseline"], rows)
+    base = next(iter(PUBLISHED.values())).images_per_second
+    quotients = {row.relative: row.images_per_second / base for row in PUBLISHED.values()}
+    other = [f"{quotient:.2f}" for relative, quotient in quotients.items() if f"{quotient:.2f}" != f"{relative:.2f}"]
+    table = markdown_table(["step", ">batch", ">memory GB", ">step ms", ">images/s", ">vs baseline"], rows)
+    return (
+        f"{table}\n\n*As [published]({SOURCE}): {DEVICE}, 224 px, one run, no spread, from traced steps. Quotients of "
+        f"its images/s that are others: {', '.join(other)}.*"
+    )
 
 
 def _samples(course: Course) -> str:
@@ -160,6 +167,7 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("samples", "idle"): _idle,
     ("samples", "kernels"): _kernels,
     ("samples", "work"): _work,
+    ("samples", "roofline"): lambda course: sample_roofline.table(others.read_samples().roofline),
     ("fit", "programs"): gpu_memory.programs_table,
     ("fit", "published"): gpu_memory.published_table,
     ("fit", "measured"): gpu_memory.measured_table,

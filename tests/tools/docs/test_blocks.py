@@ -224,12 +224,14 @@ def test_a_row_for_each_machine_and_one_marked_as_others(gpu_course):
     assert f"{PUBLISHED['05_pinned_memory'].relative:.2f}x" in rows[-1]
 
 
-def test_the_page_of_the_samples_lists_all_and_shows_what_explain_says(course):
+def test_the_page_of_the_samples_lists_all_and_that_of_explain_shows_what_it_says(course):
     text = pages.filled(page("samples.md"), course)
     for sample in samples.read_list().samples:
         assert f"`{sample.name}`" in text
         assert sample.address in text
+    text = pages.filled(page("explain.md"), course)
     assert " 1  Use DataLoader workers" in text
+    assert "After: 1.42x the steps/s (1.26x by the mean of all steps)" in text
     with pytest.raises(InputError, match=r"samples\.json"):
         BLOCKS["explain"](course, "nothing")
 

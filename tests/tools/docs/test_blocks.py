@@ -74,7 +74,7 @@ def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tm
     files, course = pages.contents(docs, gpu_records)
     assert f"{GPU}/ladder.svg" in course.figures
     assert "made-up GPU" in files[docs.parent / "README.md"]
-    assert "made-up GPU" in files[docs / "predicted.md"]
+    assert "made-up GPU" in files[docs / "18_which_steps_matter.md"]
 
 
 def test_a_cpus_record_is_labelled_as_one(course):

@@ -11,17 +11,33 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from tools.docs import sample_roofline, strips
 from tools.docs.recorded import RECORDS
-from tools.docs.strips import COLLECTIVES, CONVERTING, CORES, LOADING, PLAIN, STEPPING, TO_GPU, Cut, Stretch, stretch
+from tools.docs.strips import (
+    COLLECTIVES,
+    CONVERTING,
+    CORES,
+    LOADING,
+    PLAIN,
+    STEPPING,
+    TO_GPU,
+    WAITING,
+    Cut,
+    Stretch,
+    stretch,
+)
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.comparison import change
-from walkthrough.advice.gains import advise
+from walkthrough.advice.gains import Gains, advise
+from walkthrough.advice.input_costs import calls_of_copies
 from walkthrough.advice.launch_costs import optimizer_kernels
+from walkthrough.advice.replay import Change
 from walkthrough.advice.report import report
+from walkthrough.advice.wait_costs import Waits, waits, without_waits
 from walkthrough.compare import predictions
 from walkthrough.compare.predictions import Prediction
 from walkthrough.compare.statistics import Ratio, of_windows
@@ -32,27 +48,32 @@ from walkthrough.results import result
 from walkthrough.results.environment import git_revision, now
 from walkthrough.results.errors import InputError, exit_in_one_line
 from walkthrough.trace.analysis import Analysis, analyze
+from walkthrough.trace.memory import direction
 
 FILE, PAIRS = "samples.json", "others.json"
 
 
 class Shown(Struct, frozen=True):
-    """A stretch of a sample that pages show by its name, and what it is called above the picture."""
+    """A stretch of a sample that pages show by its name, and what it is called above the picture.
+
+    images: those trained on in a stretch of whole steps; 0: not known.
+    """
 
     sample: str
     title: str
     cut: Cut = Cut()
+    images: int = 0
 
 
 STRETCHES = {  # {name in the pages: what it is}; after a change here, compute anew
     "v100_0_workers": Shown("resnet50_v100_0_workers", "0 workers, one step"),
     "v100_4_workers": Shown("resnet50_v100_4_workers", "4 workers, one step"),
     "owlv2_enlarged": Shown("owlv2_h100", "one of five images", Cut(around=LOADING, before_ms=4, after_ms=246)),
-    "v100_fp32": Shown("resnet50_v100_ddp", "V100, fp32"),
-    "v100_amp": Shown("resnet50_v100_ddp", "V100, mixed precision", Cut("01_amp")),
+    "v100_fp32": Shown("resnet50_v100_ddp", "V100, fp32", images=32),
+    "v100_amp": Shown("resnet50_v100_ddp", "V100, mixed precision", Cut("01_amp"), images=32),
     "a100_tf32": Shown("resnet50_a100_ddp", "A100, TF32"),
-    "a100_batch_32": Shown("resnet50_a100_ddp", "two steps of batch 32", Cut(count=2)),
-    "a100_batch_64": Shown("resnet50_a100_ddp", "one step of batch 64", Cut("02_bigger_batch")),
+    "v100_batch_32": Shown("resnet50_v100_4_workers", "two steps of batch 32", Cut(count=2), images=64),
+    "v100_batch_64": Shown("resnet50_v100_4_workers", "one step of batch 64", Cut("02_bigger_batch"), images=64),
     **{
         name: Shown("resnet50_v100_4_workers", title, Cut(change, around=TO_GPU))
         for name, title, change in (
@@ -86,10 +107,18 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
             ("v100_foreach", "resnet50_v100_ddp", "V100, foreach"),
         )
     },
+    "v100_item": Shown(
+        "recommender_v100", "V100: .item() in a recommender", Cut(around=WAITING, before_ms=30, after_ms=70)
+    ),
+    "h100_drained": Shown(
+        "owlv2_h100", "H100: a copy to the GPU in a detector", Cut(around=WAITING, before_ms=45, after_ms=205, longer=1)
+    ),
     "a100_launched": Shown("recommender_a100", "A100, eager, one step", Cut(launches=True)),
     "v100_graphs": Shown("recommender_v100", "V100, two graphs, one step", Cut(launches=True)),
 }
 WORK = ("resnet50_v100_4_workers", "resnet50_v100_ddp", "resnet50_a100_ddp")  # whose `work` is counted
+WAITING_SAMPLES = ("recommender_v100", "owlv2_h100")  # whose waits for the GPU are counted
+REPLAYED = ("owlv2_h100",)  # without some of its waits
 EXPLAINED = {  # {a sample, or two with a blank between them: whether with tables}
     "resnet50_v100_0_workers": False,
     "resnet50_v100_0_workers resnet50_v100_4_workers": False,
@@ -98,12 +127,20 @@ EXPLAINED = {  # {a sample, or two with a blank between them: whether with table
 LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these
 
 
+class Waiting(Struct, frozen=True):
+    """How long a mean typical step takes, and what its `Waits` for the GPU are."""
+
+    step_us: float
+    waits: Waits
+
+
 class Sampled(Struct, frozen=True):
     """What `samples.json` holds. sha256: {sample: …}. stretches: those of `STRETCHES`.
 
     explain: {sample, or two: what `explain` prints}. says: {sample: its first lines, without the evidence}. idle:
     {sample: {cause: µs of a typical step in which the GPU runs no kernel}}. work: {sample: {what: [count, µs] of a
-    typical step}}, of those in `WORK`. roofline: of one sample.
+    typical step}}, of those in `WORK`. waits: of `WAITING_SAMPLES`. replayed: {sample: {which waits are removed: µs of
+    a typical step by a replay}}, of those in `REPLAYED`. roofline: of one sample.
     """
 
     sha256: dict[str, str]
@@ -112,6 +149,8 @@ class Sampled(Struct, frozen=True):
     says: dict[str, list[str]]
     idle: dict[str, dict[str, float]]
     work: dict[str, dict[str, tuple[float, float]]] = {}
+    waits: dict[str, Waiting] = {}
+    replayed: dict[str, dict[str, float]] = {}
     roofline: sample_roofline.Work = {}
 
 
@@ -195,6 +234,8 @@ def compute_samples(traces: Mapping[str, Path]) -> Sampled:
         says={name: says(analysis) for name, analysis in analyses.items()},
         idle={name: _idle(analysis) for name, analysis in analyses.items()},
         work={name: work(analyses[name]) for name in WORK},
+        waits={name: _waiting(analyses[name].typical) for name in WAITING_SAMPLES},
+        replayed={name: replayed(analyses[name].typical) for name in REPLAYED},
         roofline=sample_roofline.work(analyses[sample_roofline.SAMPLE]),
     )
 
@@ -233,6 +274,28 @@ def work(analysis: Analysis) -> dict[str, tuple[float, float]]:
     on_cpu = float(optimizer.within(steps.cpu_start, steps.cpu_end).sum()) / len(steps.names)
     counts["Optimizer.step on the CPU"] = (1, on_cpu)
     return {name: (round(count, 1), round(us, 1)) for name, (count, us) in counts.items()}
+
+
+def _waiting(analysis: Analysis) -> Waiting:
+    return Waiting(analysis.steps.mean_us, waits(analysis))
+
+
+def replayed(analysis: Analysis) -> dict[str, float]:
+    """µs of a mean typical step without some of its waits for the GPU, by which of them; "none" is the replay alone.
+
+    Of a wait after a copy, the direction of the copy tells which it is.
+    """
+    trace, replay = analysis.trace, Gains(analysis).replay
+    order = np.lexsort([trace.runtime.start, trace.runtime.thread])
+    changes = {"none": Change()}
+    for name, what in (("h2d", "after copies to the GPU"), ("d2h", "in and after copies to the CPU")):
+        copying = calls_of_copies(analysis, direction(trace, name))
+        after = np.zeros(len(copying), bool)
+        after[order[1:]] = copying[order[:-1]]
+        gone = after & trace.calls.waits
+        changes[what] = Change(returns=gone | copying if name == "d2h" else gone)
+    changes["all"] = without_waits(analysis)
+    return {what: round(float(replay.step_us(change)[replay.typical].mean()), 1) for what, change in changes.items()}
 
 
 def compute_pair(pair: Pair, traces: Mapping[str, Path]) -> Pair:

@@ -288,3 +288,15 @@ def test_every_figure_of_a_labs_page_is_drawn_from_its_recorded_tables(lab):
     for mark in marks:
         assert BLOCKS["figure"](course, *f"labs/{mark}".split()).startswith("![")
     assert [len(draw().axes) > 0 for draw in course.figures.values()] == [True] * len(marks)
+
+
+def test_a_bigger_batch_raises_utilization_and_mixed_precision_lowers_it_at_more_images_per_second():
+    names = ("v100_batch_32", "v100_batch_64", "v100_fp32", "v100_amp")
+    lines = BLOCKS["table"](None, "samples", "utilization", *names).splitlines()[2:]
+    cells = [[cell.strip(" %") for cell in line.strip("|").split("|")][2:] for line in lines]
+    small, big, fp32, amp = ([float(cell) for cell in row] for row in cells)
+    for busy_ms, idle_ms, percent, images_per_second in (small, big, fp32, amp):
+        assert busy_ms / (busy_ms + idle_ms) * 100 == pytest.approx(percent, abs=0.8)
+        assert 1000 / (busy_ms + idle_ms) == pytest.approx(images_per_second, rel=0.01)
+    assert big[2] > small[2] and amp[2] < fp32[2]
+    assert big[3] > small[3] and amp[3] > fp32[3]

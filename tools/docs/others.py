@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -31,6 +32,8 @@ from walkthrough.results import result
 from walkthrough.results.environment import git_revision, now
 from walkthrough.results.errors import InputError, exit_in_one_line
 from walkthrough.trace.analysis import Analysis, analyze
+from walkthrough.trace.intervals import Cover
+from walkthrough.trace.steps import is_backward
 
 FILE, PAIRS = "samples.json", "others.json"
 
@@ -60,6 +63,9 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
             ("v100_pageable", "V100, ResNet-50, pageable, one stream", ""),
         )
     },
+    "v100_runs_ahead": Shown(
+        "resnet50_v100_ddp", "V100, the first two steps traced", Cut(count=2, first=True, launches=True)
+    ),
     "a100_overlapped": Shown("recommender_a100", "A100, recommender, pinned, a stream of its own", Cut(around=TO_GPU)),
     "v100_no_loader": Shown("resnet50_v100_ddp", "V100, no loader, one step"),
     "qwen_eager": Shown("qwen_h100", "eager, two of 24 layers", Cut(around=CORES, before_ms=1.0, after_ms=1.7)),
@@ -86,8 +92,27 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
     "v100_graphs": Shown("recommender_v100", "V100, two graphs, one step", Cut(launches=True)),
 }
 WORK = ("resnet50_v100_4_workers", "resnet50_v100_ddp", "resnet50_a100_ddp")  # whose `work` is counted
+TIMED = ("resnet50_v100_ddp", "resnet50_a100_ddp")  # whose `timers` are shown
 EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables
 LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these
+
+
+class Timers(Struct, frozen=True):
+    """What a timer on the CPU shows that does not synchronise, and what the GPU does: µs of `TIMERS`, in turn.
+
+    first, last: of the first and the last step, the timer: from the begin of the step's mark to the first operator of
+    its backward pass, from there to the end of the last one, from there until `Optimizer.step` returns. At last how
+    long the step takes, until its last kernel ends. kernels: of a mean step, how long kernels run that are launched in
+    those times, and the step. queued: the most kernels, copies and sets that were launched and not yet done.
+    """
+
+    first: list[float]
+    last: list[float]
+    kernels: list[float]
+    queued: int
+
+
+TIMERS = ("forward, loss", "backward", "optimizer", "the step")
 
 
 class Sampled(Struct, frozen=True):
@@ -95,7 +120,7 @@ class Sampled(Struct, frozen=True):
 
     explain: {sample: what `explain` prints}. says: {sample: its first lines, without the evidence}. idle: {sample:
     {cause: µs of a typical step in which the GPU runs no kernel}}. work: {sample: {what: [count, µs] of a typical
-    step}}, of those in `WORK`.
+    step}}, of those in `WORK`. timers: {sample: its `Timers`}, of those in `TIMED`.
     """
 
     sha256: dict[str, str]
@@ -104,6 +129,7 @@ class Sampled(Struct, frozen=True):
     says: dict[str, list[str]]
     idle: dict[str, dict[str, float]]
     work: dict[str, dict[str, tuple[float, float]]] = {}
+    timers: dict[str, Timers] = {}
 
 
 class Traced(Struct, frozen=True):
@@ -183,6 +209,7 @@ def compute_samples(traces: Mapping[str, Path]) -> Sampled:
         says={name: says(analysis) for name, analysis in analyses.items()},
         idle={name: _idle(analysis) for name, analysis in analyses.items()},
         work={name: work(analyses[name]) for name in WORK},
+        timers={name: timers(analyses[name]) for name in TIMED},
     )
 
 
@@ -217,6 +244,26 @@ def work(analysis: Analysis) -> dict[str, tuple[float, float]]:
     on_cpu = float(optimizer.within(steps.cpu_start, steps.cpu_end).sum()) / len(steps.names)
     counts["Optimizer.step on the CPU"] = (1, on_cpu)
     return {name: (round(count, 1), round(us, 1)) for name, (count, us) in counts.items()}
+
+
+def timers(analysis: Analysis) -> Timers:
+    """The `Timers` of a trace, each step of which has a backward pass and an update."""
+    trace, steps, optimizer = analysis.trace, analysis.steps, analysis.phases.optimizer
+    backward = trace.operators.where(trace.named(trace.operators, is_backward))
+    edges = np.empty((len(steps.names), 4))
+    for at, (begin, end) in enumerate(zip(steps.cpu_start, steps.cpu_end, strict=True)):
+        passing = (backward.start >= begin) & (backward.start < end)
+        updating = (optimizer.start >= begin) & (optimizer.start < end)
+        backward_begin, backward_end = backward.start[passing].min(), backward.end[passing].max()
+        edges[at] = begin, backward_begin, backward_end, optimizer.end[updating].max()
+    launched = [analysis.launched_in(Cover(edges[:, at], edges[:, at + 1])) for at in range(3)]
+    running = [trace.kernels.cover(mask).total / len(steps.names) for mask in launched]
+    work = trace.device_work
+    begins, ends = np.sort(trace.runtime.start[work.call[work.call >= 0]]), np.sort(work.end[work.call >= 0])
+    queued = np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, "right")
+    first, last = ([*np.diff(edges[at]), steps.duration[at]] for at in (0, -1))
+    first, last, kernels = ([round(float(us), 1) for us in part] for part in (first, last, [*running, steps.mean_us]))
+    return Timers(first, last, kernels, int(queued.max(initial=0)))
 
 
 def compute_pair(pair: Pair, traces: Mapping[str, Path]) -> Pair:

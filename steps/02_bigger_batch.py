@@ -2,7 +2,8 @@
 
 Idea       Launching a kernel costs the same for 32 images as for 128; a bigger batch gives every launch more to do.
 Change     batch_size=args.batch_size, 128 by default.
-Look for   Memory: a peak about four times as high; Overview: GPU Utilization and estimated SM efficiency rise.
+Look for   Memory: a peak about four times as high; Trace: longer kernels, smaller gaps. Compare images/s: GPU
+           Utilization rises where waits per image shrink by a larger factor than kernels, and falls where kernels do.
 Caution    Memory is the limit, and a bigger batch means fewer optimizer steps per epoch: accuracy may need another
            learning rate.
 """

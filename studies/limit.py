@@ -175,13 +175,14 @@ def _operators(measured: Mapping[str, Any]) -> list[Row]:
                 "GFLOP": None if flops is None else flops / 1e9,
                 "MB": group["bytes"] / 1e6,
                 "FLOPs per byte": flops / group["bytes"] if flops and group["bytes"] else None,
-                "ms": group["traced_ms"],
+                "ms, traced": group["traced_ms"],
                 "% of the time": 100 * group["traced_ms"] / step_ms,
                 "% of its roof": None if share is None else 100 * share,
             }
         )
     if rows:
-        rows.append({"operators of a step": "other", "ms": outside_ms, "% of the time": 100 * outside_ms / step_ms})
+        share = 100 * outside_ms / step_ms
+        rows.append({"operators of a step": "other", "ms, traced": outside_ms, "% of the time": share})
     return rows
 
 

@@ -321,3 +321,54 @@ def test_the_optimizers_kernels_are_no_chains_that_compiling_fuses(analysis):
     assert "compiled code fuses" not in compiling.why
     found = {item.id for item in advise(result).findings}
     assert {"fusable_elementwise", "unfused_optimizer"} & found == {"unfused_optimizer"}
+
+
+def waits_of(result):
+    [item] = [item for item in advise(result).costs if item.id == "no_hidden_syncs"]
+    return item
+
+
+def test_a_wait_costs_what_the_gpu_could_have_done_while_the_next_batch_is_loaded(analysis):
+    """A step: 500 us of loading, 45 of launches, and a wait of 365 until four kernels have run.
+
+    Without waits the CPU loads while they run, so a step takes 545 us; but nothing follows the last one's kernels.
+    """
+    item = waits_of(analysis(steps_of(*[SGEMM] * 4, load=500.0, sync=True)))
+    gain = 4 * 910 / (4 * 545 + 365)
+    assert item.estimated_gain == pytest.approx(gain, rel=0.02)
+    assert item.estimated_gain <= item.predicted_gain == pytest.approx(gain, rel=0.04)
+    assert "the CPU waits for the GPU 1x per step" in item.why
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_a_wait_beside_which_another_stream_works_costs_nothing(analysis, copies):
+    """As long for the CPU as in the test before: 600 us of 1000. Copying back and waiting for it is one wait."""
+    builder = TraceBuilder()
+    for number in range(4):
+        begin = number * 1000
+        builder.step(number, begin, 1000)
+        op = builder.op("aten::mm", begin, 40)
+        _, other = builder.launch(SGEMM[0], begin + 5, 4, begin + 12, 985, op=op)
+        other["tid"] = other["args"]["stream"] = 20
+        builder.launch(SGEMM[0], begin + 15, 4, begin + 25, 610, op=op)
+        if copies:
+            builder.copy(begin + 40, 598, begin + 636, 1, 8, name="Memcpy DtoH (Device -> Pageable)")
+        builder.add("runtime", "cudaStreamSynchronize", begin + (639 if copies else 40), 2 if copies else 600)
+    item = waits_of(analysis(builder))
+    assert item.share_of_step < 0.02
+    assert item.predicted_gain == pytest.approx(1.0, abs=0.02)
+    assert "the CPU waits for the GPU 1x per step" in item.why
+
+
+def test_a_cost_too_small_for_advice_has_no_bound_that_a_replay_exceeds(analysis):
+    """300 us of Python beside a kernel, so that the GPU hardly waits for it; but without it the CPU would load then."""
+    builder = TraceBuilder()
+    for number in range(4):
+        begin = number * 1010
+        builder.step(number, begin, 1008)
+        op = builder.op("aten::mm", begin, 10)
+        builder.launch(SGEMM[0], begin + 1, 4, begin + 7, 295, op=op)
+        builder.loading(begin + 306, 700)
+    [item] = [item for item in advise(analysis(builder)).costs if item.id == "host_python"]
+    assert 0 < item.share_of_step < 0.02
+    assert item.predicted_gain is item.estimated_gain is None

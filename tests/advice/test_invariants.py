@@ -12,7 +12,7 @@ from support.trace_builder import TraceBuilder, run_ahead, two_steps
 from walkthrough.advice.catalogue import COSTS
 from walkthrough.advice.evidence import WORTHWHILE
 from walkthrough.advice.gains import Gains, advise
-from walkthrough.advice.replay import Change
+from walkthrough.advice.replay import MAX_ERROR, Change
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.outliers import is_outlier
@@ -55,11 +55,18 @@ def staying_us(a, change):
 
 
 def check(a):
-    """No gain leaves less than the work that stays, together neither, and what stands out gains no more than advice."""
+    """No gain leaves less than the work that stays, together neither, and what stands out gains no more than advice.
+
+    No bound is below what a replay gains, of a large cost or a small one.
+    """
     advised, changes = advise(a), {cost.id: cost.change for cost in COSTS}
+    replay = Gains(a.typical).replay
     total_us = float(a.typical.steps.duration.sum()) * 1.03  # as far as a replay may err
     for item in advised.costs:
         change = changes[item.id](a.typical) if changes[item.id] else Change()
+        concerned = not (item.cost.unless and item.cost.unless(a.typical))
+        if item.predicted_gain and concerned and item.weight == 1:
+            assert item.predicted_gain * (1 + MAX_ERROR) >= (replay.gain(change) or 1.0), item.id
         for gain in (item.predicted_gain, item.estimated_gain, item.low_gain):
             if gain and item.share_of_step >= WORTHWHILE:
                 assert total_us * change.samples / gain >= staying_us(a, change), (item.id, gain)

@@ -324,9 +324,9 @@ def change(course: Course, before: str, after: str) -> str:
     return f"{table}\n\n{course.measured}"
 
 
-def explain(course: Course, name: str) -> str:
-    """What `explain` prints of one of the samples, as computed into `samples.json`, without some of its parts."""
-    known = others.read_samples().explain
+def explain(course: Course, *names: str) -> str:
+    """What `explain` prints of a sample, or of two, as computed into `samples.json`, without some of its parts."""
+    known, name = others.read_samples().explain, " ".join(names)
     if name not in known:
         raise InputError(f"what explain says of {name!r} is not in logs/reference/samples.json")
     return f"```text\n{known[name]}```"
@@ -335,7 +335,7 @@ def explain(course: Course, name: str) -> str:
 CHAPTERS = {  # {chapter: (its title here, the question)}
     "00_measuring": ("Measuring", "How fast is it, and how do I know?"),
     "01_tensor_cores": ("Tensor Cores", "Are we using the fastest arithmetic units of the GPU?"),
-    "02_gpu_memory": ("GPU memory", "What uses the memory, and what does a bigger batch gain?"),
+    "02_gpu_memory": ("GPU memory", "What does a bigger batch gain, and what fills the memory?"),
     "03_host_to_device_copy": ("Copy less", "How many bytes have to be copied?"),
     "04_loading": ("Workers", "How many workers?"),
     "05_pinned_memory": ("Pinned memory and overlap", "Why does the GPU still wait for its batch?"),
@@ -344,7 +344,10 @@ CHAPTERS = {  # {chapter: (its title here, the question)}
         "Memory layout and cuDNN's choice",
         "Why does the GPU rearrange tensors, and who chose these kernels?",
     ),
-    "10_no_hidden_syncs": ("No hidden synchronisation", "Where does the CPU wait for the GPU without need?"),
+    "10_no_hidden_syncs": (
+        "No hidden synchronisation",
+        "Where does the CPU wait for the GPU, and when does that cost anything?",
+    ),
     "11_fused_optimizer": ("Fused optimizer", "Does fused=True make the optimizer faster?"),
     "13_compile": ("torch.compile", "When does torch.compile pay off?"),
     "15_cuda_graphs": ("CUDA graphs", "When do CUDA graphs make a step faster?"),

@@ -15,46 +15,67 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tools.docs import strips
+from tools.docs import sample_roofline, strips
 from tools.docs.recorded import RECORDS
-from tools.docs.strips import COLLECTIVES, CONVERTING, CORES, LOADING, STEPPING, TO_GPU, Cut, Stretch, stretch
+from tools.docs.strips import (
+    COLLECTIVES,
+    CONVERTING,
+    CORES,
+    LOADING,
+    PLAIN,
+    STEPPING,
+    TO_GPU,
+    WAITING,
+    Cut,
+    Stretch,
+    stretch,
+)
 from walkthrough.advice.catalogue import Advice
-from walkthrough.advice.gains import advise
+from walkthrough.advice.comparison import change
+from walkthrough.advice.gains import Gains, advise
+from walkthrough.advice.input_costs import calls_of_copies
 from walkthrough.advice.launch_costs import optimizer_kernels
+from walkthrough.advice.replay import Change
 from walkthrough.advice.report import report
+from walkthrough.advice.wait_costs import Waits, waits, without_waits
 from walkthrough.compare import predictions
 from walkthrough.compare.predictions import Prediction
 from walkthrough.compare.statistics import Ratio, of_windows
 from walkthrough.compare.table import escaped, markdown_table
-from walkthrough.explain.text import sentence, text, verdict
+from walkthrough.explain.text import change_text, sentence, text, verdict
 from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.environment import git_revision, now
 from walkthrough.results.errors import InputError, exit_in_one_line
 from walkthrough.trace.analysis import Analysis, analyze
 from walkthrough.trace.intervals import Cover
+from walkthrough.trace.memory import direction
 from walkthrough.trace.steps import is_backward
 
 FILE, PAIRS = "samples.json", "others.json"
 
 
 class Shown(Struct, frozen=True):
-    """A stretch of a sample that pages show by its name, and what it is called above the picture."""
+    """A stretch of a sample that pages show by its name, and what it is called above the picture.
+
+    images: those trained on in a stretch of whole steps; 0: not known.
+    """
 
     sample: str
     title: str
     cut: Cut = Cut()
+    images: int = 0
 
 
 STRETCHES = {  # {name in the pages: what it is}; after a change here, compute anew
     "v100_0_workers": Shown("resnet50_v100_0_workers", "0 workers, one step"),
     "v100_4_workers": Shown("resnet50_v100_4_workers", "4 workers, one step"),
     "owlv2_enlarged": Shown("owlv2_h100", "one of five images", Cut(around=LOADING, before_ms=4, after_ms=246)),
-    "v100_fp32": Shown("resnet50_v100_ddp", "V100, fp32"),
-    "v100_amp": Shown("resnet50_v100_ddp", "V100, mixed precision", Cut("01_amp")),
+    "v100_fp32": Shown("resnet50_v100_ddp", "V100, fp32", images=32),
+    "v100_amp": Shown("resnet50_v100_ddp", "V100, mixed precision", Cut("01_amp"), images=32),
     "a100_tf32": Shown("resnet50_a100_ddp", "A100, TF32"),
-    "a100_batch_32": Shown("resnet50_a100_ddp", "two steps of batch 32", Cut(count=2)),
-    "a100_batch_64": Shown("resnet50_a100_ddp", "one step of batch 64", Cut("02_bigger_batch")),
+    "v100_batch_32": Shown("resnet50_v100_4_workers", "two steps of batch 32", Cut(count=2), images=64),
+    "v100_batch_64": Shown("resnet50_v100_4_workers", "one step of batch 64", Cut("02_bigger_batch"), images=64),
     **{
         name: Shown("resnet50_v100_4_workers", title, Cut(change, around=TO_GPU))
         for name, title, change in (
@@ -68,6 +89,9 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
     ),
     "a100_overlapped": Shown("recommender_a100", "A100, recommender, pinned, a stream of its own", Cut(around=TO_GPU)),
     "v100_no_loader": Shown("resnet50_v100_ddp", "V100, no loader, one step"),
+    "v100_no_gap": Shown(
+        "resnet50_v100_ddp", "V100, fp32, part of a backward pass", Cut(around=PLAIN, before_ms=4, after_ms=4)
+    ),
     "qwen_eager": Shown("qwen_h100", "eager, two of 24 layers", Cut(around=CORES, before_ms=1.0, after_ms=1.7)),
     "layer_compiled": Shown("compiled_mi300x", "compiled, one region"),
     "a100_all_reduce": Shown(
@@ -88,13 +112,32 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
             ("v100_foreach", "resnet50_v100_ddp", "V100, foreach"),
         )
     },
+    "v100_item": Shown(
+        "recommender_v100", "V100: .item() in a recommender", Cut(around=WAITING, before_ms=30, after_ms=70)
+    ),
+    "h100_drained": Shown(
+        "owlv2_h100", "H100: a copy to the GPU in a detector", Cut(around=WAITING, before_ms=45, after_ms=205, longer=1)
+    ),
     "a100_launched": Shown("recommender_a100", "A100, eager, one step", Cut(launches=True)),
     "v100_graphs": Shown("recommender_v100", "V100, two graphs, one step", Cut(launches=True)),
 }
 WORK = ("resnet50_v100_4_workers", "resnet50_v100_ddp", "resnet50_a100_ddp")  # whose `work` is counted
 TIMED = ("resnet50_v100_ddp", "resnet50_a100_ddp")  # whose `timers` are shown
-EXPLAINED = {"resnet50_v100_0_workers": False, "qwen_h100": True, "resnet_mi300x_ddp": True}  # whether with tables
+WAITING_SAMPLES = ("recommender_v100", "owlv2_h100")  # whose waits for the GPU are counted
+REPLAYED = ("owlv2_h100",)  # without some of its waits
+EXPLAINED = {  # {a sample, or two with a blank between them: whether with tables}
+    "resnet50_v100_0_workers": False,
+    "resnet50_v100_0_workers resnet50_v100_4_workers": False,
+    "qwen_h100": True,
+}
 LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these
+
+
+class Waiting(Struct, frozen=True):
+    """How long a mean typical step takes, and what its `Waits` for the GPU are."""
+
+    step_us: float
+    waits: Waits
 
 
 class Timers(Struct, frozen=True):
@@ -118,9 +161,11 @@ TIMERS = ("forward, loss", "backward", "optimizer", "the step")
 class Sampled(Struct, frozen=True):
     """What `samples.json` holds. sha256: {sample: …}. stretches: those of `STRETCHES`.
 
-    explain: {sample: what `explain` prints}. says: {sample: its first lines, without the evidence}. idle: {sample:
-    {cause: µs of a typical step in which the GPU runs no kernel}}. work: {sample: {what: [count, µs] of a typical
-    step}}, of those in `WORK`. timers: {sample: its `Timers`}, of those in `TIMED`.
+    explain: {sample, or two: what `explain` prints}. says: {sample: its first lines, without the evidence}. idle:
+    {sample: {cause: µs of a typical step in which the GPU runs no kernel}}. work: {sample: {what: [count, µs] of a
+    typical step}}, of those in `WORK`. waits: of `WAITING_SAMPLES`. replayed: {sample: {which waits are removed: µs of
+    a typical step by a replay}}, of those in `REPLAYED`. roofline: of one sample.
+    timers: of those in `TIMED`.
     """
 
     sha256: dict[str, str]
@@ -130,6 +175,9 @@ class Sampled(Struct, frozen=True):
     idle: dict[str, dict[str, float]]
     work: dict[str, dict[str, tuple[float, float]]] = {}
     timers: dict[str, Timers] = {}
+    waits: dict[str, Waiting] = {}
+    replayed: dict[str, dict[str, float]] = {}
+    roofline: sample_roofline.Work = {}
 
 
 class Traced(Struct, frozen=True):
@@ -197,7 +245,7 @@ def traces_in(folder: Path) -> dict[str, Path]:
 def compute_samples(traces: Mapping[str, Path]) -> Sampled:
     """All of `Sampled`, from traces by their SHA-256. Raises InputError where one is missing."""
     listed = {sample.name: sample for sample in samples.read_list().samples}
-    names = dict.fromkeys([*(shown.sample for shown in STRETCHES.values()), *EXPLAINED])
+    names = dict.fromkeys([*(shown.sample for shown in STRETCHES.values()), *" ".join(EXPLAINED).split()])
     missing = [name for name in names if listed[name].sha256 not in traces]
     if missing:
         raise InputError(f"the folder lacks the trace {missing[0]}: `python -m walkthrough samples` fetches it")
@@ -205,11 +253,17 @@ def compute_samples(traces: Mapping[str, Path]) -> Sampled:
     return Sampled(
         sha256={name: listed[name].sha256 for name in names},
         stretches={name: stretch(analyses[shown.sample], shown.cut) for name, shown in STRETCHES.items()},
-        explain={name: _explained(analyses[name], everything) for name, everything in EXPLAINED.items()},
+        explain={
+            names: _explained([analyses[name] for name in names.split()], everything)
+            for names, everything in EXPLAINED.items()
+        },
         says={name: says(analysis) for name, analysis in analyses.items()},
         idle={name: _idle(analysis) for name, analysis in analyses.items()},
         work={name: work(analyses[name]) for name in WORK},
         timers={name: timers(analyses[name]) for name in TIMED},
+        waits={name: _waiting(analyses[name].typical) for name in WAITING_SAMPLES},
+        replayed={name: replayed(analyses[name].typical) for name in REPLAYED},
+        roofline=sample_roofline.work(analyses[sample_roofline.SAMPLE]),
     )
 
 
@@ -222,9 +276,12 @@ def says(analysis: Analysis) -> list[str]:
     return lines
 
 
-def _explained(analysis: Analysis, everything: bool) -> str:
-    """What `explain` prints of a trace; everything: with --all, without the parts named in `LEFT_OUT`."""
-    parts = text(report(analysis), everything).rstrip("\n").split("\n\n")
+def _explained(analyses: Sequence[Analysis], everything: bool) -> str:
+    """What `explain` prints of a trace, or two; everything: with --all, without the parts named in `LEFT_OUT`."""
+    first, *second = [report(analysis) for analysis in analyses]
+    if second:
+        return change_text(first, second[0], change(first, second[0]))
+    parts = text(first, everything).rstrip("\n").split("\n\n")
     return "\n\n".join(part for part in parts if not part.startswith(LEFT_OUT)) + "\n"
 
 
@@ -266,6 +323,28 @@ def timers(analysis: Analysis) -> Timers:
     return Timers(first, last, kernels, int(queued.max(initial=0)))
 
 
+def _waiting(analysis: Analysis) -> Waiting:
+    return Waiting(analysis.steps.mean_us, waits(analysis))
+
+
+def replayed(analysis: Analysis) -> dict[str, float]:
+    """µs of a mean typical step without some of its waits for the GPU, by which of them; "none" is the replay alone.
+
+    Of a wait after a copy, the direction of the copy tells which it is.
+    """
+    trace, replay = analysis.trace, Gains(analysis).replay
+    order = np.lexsort([trace.runtime.start, trace.runtime.thread])
+    changes = {"none": Change()}
+    for name, what in (("h2d", "after copies to the GPU"), ("d2h", "in and after copies to the CPU")):
+        copying = calls_of_copies(analysis, direction(trace, name))
+        after = np.zeros(len(copying), bool)
+        after[order[1:]] = copying[order[:-1]]
+        gone = after & trace.calls.waits
+        changes[what] = Change(returns=gone | copying if name == "d2h" else gone)
+    changes["all"] = without_waits(analysis)
+    return {what: round(float(replay.step_us(change)[replay.typical].mean()), 1) for what, change in changes.items()}
+
+
 def compute_pair(pair: Pair, traces: Mapping[str, Path]) -> Pair:
     """The same pair with what its traces show; see `traces_in`. Raises InputError where one is missing."""
     missing = [traced.address for traced in (pair.before, pair.after) if traced.sha256 not in traces]
@@ -296,7 +375,7 @@ def pairs_table(others: Others) -> str:
         steps = list(pair.before.steps_us)
         what = escaped(f"{pair.what}, steps {steps[0]} to {steps[-1]}, {pair.gpu or 'a GPU that is not named'}")
         rows.append([f"{what}: {links}", *cells, f"{every.ratio:.2f}x", escaped(pair.prediction.why)])
-    headers = ["traces", "step", ">predicted, about", ">at most", ">measured", "outcome", ">of all steps", "why"]
+    headers = ["traces", "step", ">predicted, about", ">at most", ">measured", "outcome", ">median of all steps", "why"]
     computed = f"Computed on {others.computed[:10]} at commit {others.git}, by `python -m tools.docs.others FOLDER`."
     return f"{markdown_table(headers, rows)}\n\n{computed}"
 

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Mapping
 
 from studies.study import title
-from tools.docs import gpu_memory, others, strips
+from tools.docs import gpu_memory, others, profiler_tab, sample_roofline, strips
 from tools.docs.recorded import Course
 from walkthrough.compare import predictions
 from walkthrough.compare.figures import ladder_title
-from walkthrough.compare.ladder import PUBLISHED, intervals, page_table, summary
+from walkthrough.compare.ladder import DEVICE, PUBLISHED, SOURCE, intervals, page_table, summary
 from walkthrough.compare.table import Table, code, escaped, markdown_table
 from walkthrough.records import samples
 from walkthrough.results.errors import InputError
@@ -59,7 +59,14 @@ def _original(course: Course) -> str:
         ]
         for step, row in PUBLISHED.items()
     ]
-    return markdown_table(["step", ">batch", ">memory GB", ">step ms", ">images/s", ">vs baseline"], rows)
+    base = next(iter(PUBLISHED.values())).images_per_second
+    quotients = {row.relative: row.images_per_second / base for row in PUBLISHED.values()}
+    other = [f"{quotient:.2f}" for relative, quotient in quotients.items() if f"{quotient:.2f}" != f"{relative:.2f}"]
+    table = markdown_table(["step", ">batch", ">memory GB", ">step ms", ">images/s", ">vs baseline"], rows)
+    return (
+        f"{table}\n\n*As [published]({SOURCE}): {DEVICE}, 224 px, one run, no spread, from traced steps. Quotients of "
+        f"its images/s that are others: {', '.join(other)}.*"
+    )
 
 
 def _samples(course: Course) -> str:
@@ -108,6 +115,19 @@ def _kernels(course: Course, *names: str) -> str:
     return _of_samples(values, "ms of kernels")
 
 
+def _utilization(course: Course, *names: str) -> str:
+    """Of some of `others.STRETCHES` whose images are known: ms per image with and without a kernel, and images/s."""
+    stretches, rows = others.read_samples().stretches, []
+    for name in names:
+        shown, stretch = others.STRETCHES[name], stretches[name]
+        ms, busy = stretch.us / 1e3 / shown.images, stretch.busy
+        title = f"{shown.title}, predicted" if stretch.change else shown.title
+        figures = (f"{ms * busy:.2f}", f"{ms * (1 - busy):.2f}", f"{busy:.0%}", f"{1e3 / ms:.0f}")
+        rows.append([code(shown.sample), title, *figures])
+    headers = ["sample", "what", ">*k*, ms per image", ">*i*, ms per image", ">utilization", ">images/s"]
+    return markdown_table(headers, rows)
+
+
 def _work(course: Course, of: str, *names: str) -> str:
     """How often samples do some work in a typical step, and how long it takes. of: "layout" or "optimizer"."""
     listed, known = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples().work
@@ -149,6 +169,35 @@ def _timers(course: Course, *names: str) -> str:
         f"has ended. Of kernels and copies at most {queued} are launched and not yet done. Traces that others "
         f"published, see [samples]({course.to_docs}samples.md).*"
     )
+
+
+def _waits(course: Course, *names: str) -> str:
+    """How long the CPU waits for the GPU in samples, and how long the GPU is idle because of that."""
+    listed, known = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples()
+    rows = [
+        [
+            code(name),
+            escaped(listed[name].gpu),
+            f"{known.waits[name].step_us / 1e3:,.1f}",
+            f"{known.waits[name].waits.count:.0f}",
+            f"{known.waits[name].waits.us / 1e3:.1f}",
+            f"{known.waits[name].waits.idle_us / 1e3:.1f}",
+        ]
+        for name in names
+    ]
+    heads = [">a step, ms", ">waits for the GPU", ">the CPU waits, ms", ">no kernel because of that, ms"]
+    return markdown_table(["sample", "GPU", *heads], rows)
+
+
+def _replayed(course: Course, name: str) -> str:
+    """How long a step of a sample takes by a replay without some of its waits."""
+    of = others.read_samples().replayed[name]
+    rows = [
+        [what, f"{us / 1e3:,.0f}", f"{of['none'] / us:.2f}x"]
+        for what, us in sorted(of.items(), key=lambda part: -part[1])
+    ]
+    table = markdown_table(["which waits are removed", ">a step, ms", ">times as fast"], rows)
+    return f"{table}\n\n*Predicted by `explain`'s replay of `{name}`, not measured.*"
 
 
 _PARTS = {
@@ -195,8 +244,13 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("samples", "list"): _samples,
     ("samples", "idle"): _idle,
     ("samples", "kernels"): _kernels,
+    ("samples", "utilization"): _utilization,
     ("samples", "work"): _work,
     ("samples", "timers"): _timers,
+    ("samples", "waits"): _waits,
+    ("samples", "replayed"): _replayed,
+    ("samples", "roofline"): lambda course: sample_roofline.table(others.read_samples().roofline),
+    ("profiler", "release"): lambda course: profiler_tab.table(profiler_tab.read()),
     ("fit", "programs"): gpu_memory.programs_table,
     ("fit", "published"): gpu_memory.published_table,
     ("fit", "measured"): gpu_memory.measured_table,

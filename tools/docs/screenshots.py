@@ -55,13 +55,12 @@ BETWEEN = 24  # pixels between the parts of a picture
 class Shot:
     """A part of a picture: a page of the tab WALKTHROUGH ("step") or a view of PYTORCH_PROFILER ("Overview").
 
-    run: which of the picture's runs. place: what is done first, one of the keys of `PLACES`. width, height: of the
+    place: what is done first, one of the keys of `PLACES`. width, height: of the
     window, in pixels of the page; of it the rows from top to bottom are kept (None: to the end).
     """
 
     tab: str
     page: str
-    run: int = 0
     place: str = ""
     width: int = 1000
     height: int = 900
@@ -71,7 +70,7 @@ class Shot:
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture of steps of the record, or of samples. runs: that `shots` number. shows: "" where the page says it."""
+    """A picture of steps of the record, or of samples. runs: "compare" shows two. shows: "" where the page says it."""
 
     name: str
     runs: tuple[str, ...]
@@ -83,26 +82,17 @@ class Picture:
         return self.runs[0] in PUBLISHED
 
 
-_LANES = {"tab": WALKTHROUGH, "page": "timeline", "place": "two steps", "height": 1000}
-_STEP = Shot(WALKTHROUGH, "step", width=1100, bottom=588)
-_OVERVIEW = Shot(PROFILER, "Overview", width=1100, height=916)
 PICTURES = [
     Picture(
         "gpu_verdict",
         (BEFORE,),
-        (_STEP, Shot(**_LANES, width=1100, top=128, bottom=592)),
+        (
+            Shot(WALKTHROUGH, "step", width=1100, bottom=588),
+            Shot(WALKTHROUGH, "timeline", place="two steps", width=1100, height=1000, top=128, bottom=592),
+        ),
         "the verdict with its advice; below it two steps in the Timeline, with the times at which the GPU is idle",
     ),
-    Picture("gpu_overview_before", (BEFORE,), (_OVERVIEW,)),
-    Picture("gpu_overview_after", (AFTER,), (_OVERVIEW,)),
-    Picture("gpu_step", (AFTER,), (Shot(WALKTHROUGH, "step", bottom=712),)),
-    Picture("gpu_tables", (BEFORE,), (Shot(WALKTHROUGH, "step", place="tables", height=640),), "the table of kernels"),
-    Picture(
-        "gpu_timeline",
-        (BEFORE, AFTER),
-        (Shot(**_LANES, top=48, bottom=594), Shot(**_LANES, run=1, top=48, bottom=622)),
-        "the same length of time, before (above) and after (below)",
-    ),
+    Picture("gpu_overview_before", (BEFORE,), (Shot(PROFILER, "Overview", width=1100, height=916),)),
     Picture(
         "gpu_gap",
         (BEFORE,),
@@ -123,7 +113,6 @@ PICTURES = [
     ),
     Picture("gpu_kernel", (BEFORE,), (Shot(PROFILER, "GPU Kernel", width=1100, height=1000, bottom=930),)),
     Picture("gpu_compare", (BEFORE, AFTER), (Shot(WALKTHROUGH, "compare", height=742),)),
-    Picture("ladder", ("00_baseline",), (Shot(WALKTHROUGH, "ladder", height=1000, bottom=970),)),
     Picture("memory", ("02_bigger_batch",), (Shot(PROFILER, "Memory", width=1100, bottom=800),)),
 ]
 
@@ -188,18 +177,16 @@ def take(pictures: Sequence[Picture], recorded: Recorded, samples: Path) -> None
                     runs = [file.parent.name for file in files]
                     if logdir == RECORDS:
                         runs = [file.parent.relative_to(RECORDS).as_posix() for file in files]
-                    ranges = two_steps(files)
-                    parts = [photograph(page, base, shot, runs, ranges[shot.run]) for shot in picture.shots]
+                    parts = [photograph(page, base, shot, runs, two_steps(files[0])) for shot in picture.shots]
                     save(parts, FOLDER / f"{picture.name}.png")
                     print(f"taken: {picture.name}", flush=True)
 
 
-def two_steps(files: Sequence[Path]) -> list[tuple[float, float]]:
-    """From the second step of each trace on, as long as two mean steps of the first trace take: µs from its begin."""
-    steps = [analyze(file).steps for file in files]
-    length = 2 * steps[0].mean_us
-    begins = [float(one.start[min(1, len(one.start) - 1)] - one.start[0]) for one in steps]
-    return [(begin - 0.02 * length, begin + length) for begin in begins]
+def two_steps(file: Path) -> tuple[float, float]:
+    """From the second step of a trace on, as long as two mean steps take: µs from its begin."""
+    steps = analyze(file).steps
+    begin, length = float(steps.start[min(1, len(steps.start) - 1)] - steps.start[0]), 2 * steps.mean_us
+    return begin - 0.02 * length, begin + length
 
 
 def photograph(page: "Page", base: str, shot: Shot, runs: Sequence[str], two_steps_us: tuple[float, float]) -> "Image":
@@ -210,7 +197,7 @@ def photograph(page: "Page", base: str, shot: Shot, runs: Sequence[str], two_ste
     from PIL import Image
 
     page.set_viewport_size({"width": shot.width, "height": shot.height})
-    run = runs[shot.run]
+    run = runs[0]
     if shot.tab == WALKTHROUGH:
         options = {"before": runs[0], "after": runs[1]} if shot.page == "compare" else {"run": run}
         if shot.place == "two steps":
@@ -262,22 +249,12 @@ def _copy(page: "Page") -> None:
         page.wait_for_timeout(600)
 
 
-def _tables(page: "Page") -> None:
-    """On the Step page: its table of kernels at the top of the window."""
-    page.evaluate(
-        "[...document.querySelectorAll('h2')].find((h) => h.innerText.startsWith('Kernels per')).parentElement"
-        ".scrollIntoView()"
-    )
-    page.mouse.wheel(0, -60)  # the page's header stays in its place, over it
-
-
 PLACES = {
     "": lambda page: None,
     "two steps": lambda page: None,  # in the address
     "gap": _longest_gap,
     "kernel": _first_kernel,
     "copy": _copy,
-    "tables": _tables,
 }
 
 

@@ -75,8 +75,8 @@ class Cut(Struct, frozen=True):
 
     first: from the first step on instead. change: a step of the walkthrough, whose change is replayed: the GPU's lanes
     as predicted. around: only the longest stretch of that group, from so many ms before its begin to so many after it.
-    launches: with the lane of launches. communication: collectives in a lane of their own, where one also shows while
-    other kernels run.
+    longer: so many are longer than the one that is meant. launches: with the lane of launches.
+    communication: collectives in a lane of their own, where one also shows while other kernels run.
     """
 
     change: str = ""
@@ -85,6 +85,7 @@ class Cut(Struct, frozen=True):
     around: str = ""
     before_ms: float = 4.0
     after_ms: float = 11.0
+    longer: int = 0
     launches: bool = False
     communication: bool = False
 
@@ -137,7 +138,7 @@ def stretch(analysis: Analysis, cut: Cut = Cut()) -> Stretch:  # noqa: B008 (fro
     if cut.around:
         cover = next(groups[cut.around] for groups in covers.values() if cut.around in groups)
         inside = (cover.start >= begin) & (cover.start < begin + length)
-        at = int(np.argmax(np.where(inside, cover.end - cover.start, -1)))
+        at = int(np.argsort(np.where(inside, cover.start - cover.end, 1), kind="stable")[cut.longer])
         first, us = float(cover.start[at]) - cut.before_ms * 1e3, (cut.before_ms + cut.after_ms) * 1e3
     calls = trace.runtime.start[trace.calls.launches]
     return Stretch(

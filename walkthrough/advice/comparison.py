@@ -55,17 +55,18 @@ def _caution(before: Report, after: Report) -> str:
 
 
 def _speed(before: Report, after: Report) -> str:
-    """How many times faster: in samples/s if the batch sizes are known, else in steps/s."""
+    """How many times faster, by the mean typical step: in samples/s if the batch sizes are known, else in steps/s."""
     old, new = before["typical"]["mean_us"], after["typical"]["mean_us"]
     if old <= 0 or new <= 0:
         return "no time to compare"
     old_batch, new_batch = before["samples_per_step"], after["samples_per_step"]
     old_all, new_all = before["steps"]["mean_us"], after["steps"]["mean_us"]
-    every = f" (over all steps {old_all / new_all:.2f}x)" if f"{old_all / new_all:.2f}" != f"{old / new:.2f}" else ""
+    typical, every = f"{old / new:.2f}x", f"{old_all / new_all:.2f}x"
+    every = f" ({every} by the mean of all steps)" if every != typical else ""
     if old_batch and new_batch:
         sizes = f", with {old_batch:.4g} per step before and {new_batch:.4g} after" if old_batch != new_batch else ""
         return f"{old / new * new_batch / old_batch:.2f}x the samples/s{sizes or every}"
-    return f"{old / new:.2f}x the steps/s{every}"
+    return f"{typical} the steps/s{every}"
 
 
 def _figures(report: Report, units: str) -> list[tuple[str, str, float | None]]:

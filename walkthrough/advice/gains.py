@@ -203,10 +203,10 @@ class Gains:
         far beyond it, proves that it is none.
 
         Less work on the CPU also lets it run ahead, and a bigger batch is more samples. No bound leaves less than the
-        kernels and copies that stay.
+        kernels and copies that stay. A cost that is not worth a change has no estimate, and no bound that is none.
         """
         if item.share_of_step < WORTHWHILE:
-            return item
+            return replace(item, predicted_gain=None) if self._exceeds(item) else item
         change = self.change(item.cost) if item.cost.change else Change()
         bound = item.predicted_gain
         if bound and not item.cost.shortens_gpu_work:
@@ -220,6 +220,13 @@ class Gains:
         sure = item.predicted_gain if bound is None and item.predicted_gain else gain  # the rest is what might follow
         low = 1 / (1 - (1 - 1 / sure) * (1 - item.error))
         return replace(item, estimated_gain=gain, predicted_gain=bound, low_gain=low)
+
+    def _exceeds(self, item: Advice) -> bool:
+        """Whether a replay gains more than the bound of a cost that the trace has."""
+        cost, bound = item.cost, item.predicted_gain
+        if bound is None or not cost.change or (cost.unless and cost.unless(self._a)):
+            return False
+        return (self.replay.gain(self.change(cost)) or 1.0) > bound * (1 + MAX_ERROR)
 
     def worth_following(self, advice: Sequence[Advice]) -> tuple[list[Advice], list[Combination]]:
         """The ranked advice without what adds nothing to the rest, and the first pieces of it together.

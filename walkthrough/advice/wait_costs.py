@@ -6,6 +6,7 @@ Waits for input and for launches have files of their own.
 import re
 
 import numpy as np
+from msgspec import Struct
 
 from walkthrough.advice.evidence import WORTHWHILE, Evidence, bounded, of_step, per_step, step_time, worthwhile
 from walkthrough.advice.input_costs import blocked_share, calls_of_copies, copies_text, without_copies
@@ -16,7 +17,7 @@ from walkthrough.trace import outliers
 from walkthrough.trace.analysis import Analysis
 from walkthrough.trace.columns import Spans, distinct, once, places
 from walkthrough.trace.communication import Communication, alone
-from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, longest_stall
+from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, Idle, longest_stall
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.kernel_names import COLLECTIVE, short_name
 from walkthrough.trace.kernels import mean_of_known
@@ -56,37 +57,87 @@ _PREPARES_INPUT = re.compile(  # reading, decoding and transforming images, vide
 )
 
 
+class Waits(Struct, frozen=True):
+    """Per step: how often the CPU waits for the GPU, for how long, and how long a GPU is idle because of that.
+
+    idle_us: of a mean GPU, the time without a kernel that there would not be if no call waited.
+    """
+
+    count: float
+    us: float
+    idle_us: float
+
+
+@once
+def waits(a: Analysis) -> Waits:
+    """The `Waits` inside calls that synchronise or copy to the CPU; a copy and the wait for it are one."""
+    runtime, waiting = a.trace.runtime, waiting_calls(a)
+    when = runtime.cover(waiting) & Cover(a.steps.cpu_start, a.steps.end)
+    copying = calls_of_copies(a, direction(a.trace, "d2h")) & _before_a_wait(a)
+    inside = Cover(a.steps.start, a.steps.end).holds(runtime.start)
+    idle_us = mean_of_known([_idle_for_waits(a, gpu, when) for gpu in a.idle]) or 0.0
+    count = int((waiting & inside & ~copying).sum())
+    return Waits(count / a.step_count, when.total / a.step_count, idle_us / a.step_count)
+
+
 def hidden_syncs(a: Analysis) -> Evidence:
-    """Waits inside calls that synchronise or copy to the CPU, and after them until the GPU has work again."""
-    runtime, waiting = a.trace.runtime, a.trace.calls.waits
-    drained = Cover(runtime.start[waiting], runtime.end[waiting] + 1)  # the call returns as the last kernel ends
-    waits_us = []
-    for gpu in a.idle:
-        after = drained.holds(gpu.start)
-        inside, launching, other = (gpu.by_gap[CAUSES.index(cause)] for cause in ("synchronisation", "launch", "other"))
-        waits_us.append(inside.sum() + launching[after].sum() + other[after].sum())
-    waits, copies = (mean_of_known(waits_us) or 0.0) / a.total_us, blocked_share(a, "d2h")
-    back = direction(a.trace, "d2h")
-    calls = waiting | calls_of_copies(a, back)
-    count = (calls & Cover(a.steps.start, a.steps.end).holds(runtime.start)).sum() / a.step_count
+    """Waits for the GPU, by what the GPU could have done meanwhile."""
+    all_waits, copies, back = waits(a), blocked_share(a, "d2h"), direction(a.trace, "d2h")
     return bounded(
-        f"the CPU waits for the GPU {count:.0f}x {per_step(a)}, which then waits for it: {step_time(a, waits + copies)}"
-        " without a kernel",
-        waits + copies,
-        do="look for .item(), .cpu(), print and synchronize; keep results on the GPU, and read them now and then",
+        f"the CPU waits for the GPU {all_waits.count:.0f}x {per_step(a)}, {rounded_time(all_waits.us)} in all; because "
+        f"of that no kernel runs for {rounded_time(all_waits.idle_us)}",
+        a.share_of_steps(all_waits.idle_us),
+        do="look for .item(), .cpu(), print, synchronize and .to(device) from pageable memory; keep results on the "
+        "GPU, and read them now and then",
         what="copies that the CPU waits for" if copies >= WORTHWHILE else "",
         detail=f"{copies_text(a, back)} to the CPU, while no kernel runs",
-        when=a.trace.copies.cover(back) | runtime.cover(calls_of_copies(a, back)),
+        us_per_step=copies * a.steps.mean_us,
+        when=a.trace.copies.cover(back) | a.trace.runtime.cover(calls_of_copies(a, back)),
     )
 
 
-def without_waits(a: Analysis) -> Change:
-    """No call waits, and nothing is copied back; but on threads that launch no kernels, such as one that pins memory,
-    which has to."""
+def _before_a_wait(a: Analysis) -> np.ndarray:
+    """A mask over the runtime's calls: those that the same thread follows with a call that waits."""
+    runtime, before = a.trace.runtime, np.zeros(len(a.trace.runtime), bool)
+    order = np.lexsort([runtime.start, runtime.thread])
+    this, following = order[:-1], order[1:]
+    before[this] = a.trace.calls.waits[following] & (runtime.thread[this] == runtime.thread[following])
+    return before
+
+
+def _idle_for_waits(a: Analysis, gpu: Idle, waits: Cover) -> float:
+    """µs without a kernel that one GPU would work in if no call waited, and nothing were copied back.
+
+    Without a wait the CPU is ahead by its length, which shortens the gaps that follow, whatever the CPU does in them,
+    until it is used up. Not the time in which work is queued, or in which copies and sets run that stay.
+    """
+    trace, here = a.trace, a.trace.copies.device == gpu.device
+    back = direction(trace, "d2h") & here
+    gone, staying = trace.copies.cover(back), trace.copies.cover(~back & here)
+    staying = staying | trace.sets.cover(trace.sets.device == gpu.device) | gpu.pending
+    most = (staying.gaps(gpu.start, gpu.end) | gone).within(gpu.start, gpu.end)
+    waited = waits.within(-np.inf, gpu.end)
+    saved = used = 0.0
+    copied = gone.within(gpu.start, gpu.end)
+    for until, copied_us, most_us in zip(waited.tolist(), copied.tolist(), most.tolist(), strict=True):
+        us = min(most_us, max(until - used, copied_us))
+        saved, used = saved + us, min(used + us, until)
+    return saved
+
+
+def waiting_calls(a: Analysis) -> np.ndarray:
+    """A mask over the runtime's calls: those that wait for the GPU or copy to the CPU.
+
+    Only on threads that launch kernels, unless they copy: one that pins memory has to wait.
+    """
     trace, call = a.trace, a.trace.kernels.call
-    launching = distinct(trace.runtime.thread[call[call >= 0]])
-    waits = trace.calls.waits & np.isin(trace.runtime.thread, launching)
-    return Change(returns=waits) | without_copies(a, "d2h")
+    launching = np.isin(trace.runtime.thread, distinct(trace.runtime.thread[call[call >= 0]]))
+    return (trace.calls.waits & launching) | calls_of_copies(a, direction(trace, "d2h"))
+
+
+def without_waits(a: Analysis) -> Change:
+    """No call waits for the GPU, and nothing is copied back."""
+    return Change(returns=waiting_calls(a)) | without_copies(a, "d2h")
 
 
 def host_python(a: Analysis) -> Evidence:

@@ -21,3 +21,4 @@ for number in range(40):
 if dist.get_rank() == 0:
     print(loss.item(), flush=True)
 dist.destroy_process_group()
+del network, optimizer, loss  # they hold the group: gloo's threads may abort a process that ends with them

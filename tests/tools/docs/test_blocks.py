@@ -244,12 +244,14 @@ def test_a_row_for_each_machine_and_one_marked_as_others(gpu_course):
     assert f"{PUBLISHED['05_pinned_memory'].relative:.2f}x" in rows[-1]
 
 
-def test_the_page_of_the_samples_lists_all_and_shows_what_explain_says(course):
+def test_the_page_of_the_samples_lists_all_and_that_of_explain_shows_what_it_says(course):
     text = pages.filled(page("samples.md"), course)
     for sample in samples.read_list().samples:
         assert f"`{sample.name}`" in text
         assert sample.address in text
+    text = pages.filled(page("explain.md"), course)
     assert " 1  Use DataLoader workers" in text
+    assert "After: 1.42x the steps/s (1.26x by the mean of all steps)" in text
     with pytest.raises(InputError, match=r"samples\.json"):
         BLOCKS["explain"](course, "nothing")
 
@@ -306,3 +308,15 @@ def test_every_figure_of_a_labs_page_is_drawn_from_its_recorded_tables(lab):
     for mark in marks:
         assert BLOCKS["figure"](course, *f"labs/{mark}".split()).startswith("![")
     assert [len(draw().axes) > 0 for draw in course.figures.values()] == [True] * len(marks)
+
+
+def test_a_bigger_batch_raises_utilization_and_mixed_precision_lowers_it_at_more_images_per_second():
+    names = ("v100_batch_32", "v100_batch_64", "v100_fp32", "v100_amp")
+    lines = BLOCKS["table"](None, "samples", "utilization", *names).splitlines()[2:]
+    cells = [[cell.strip(" %") for cell in line.strip("|").split("|")][2:] for line in lines]
+    small, big, fp32, amp = ([float(cell) for cell in row] for row in cells)
+    for busy_ms, idle_ms, percent, images_per_second in (small, big, fp32, amp):
+        assert busy_ms / (busy_ms + idle_ms) * 100 == pytest.approx(percent, abs=0.8)
+        assert 1000 / (busy_ms + idle_ms) == pytest.approx(images_per_second, rel=0.01)
+    assert big[2] > small[2] and amp[2] < fp32[2]
+    assert big[3] > small[3] and amp[3] > fp32[3]

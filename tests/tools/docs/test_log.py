@@ -61,9 +61,9 @@ def test_the_commands_of_the_log_are_commands():
         assert (ROOT / file).exists()
 
 
-def test_every_finding_is_defined_on_the_page_of_definitions():
-    page = (DOCS / "explain_definitions.md").read_text(encoding="utf-8")
-    section = page.partition("## What stands out")[2]
+def test_every_finding_is_defined_on_the_page_of_explain():
+    page = (DOCS / "explain.md").read_text(encoding="utf-8")
+    section = page.partition("### What stands out")[2].partition("\n## ")[0]
     defined = {
         name for row in re.findall(r"^\| (`.+?`) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
     }

@@ -13,7 +13,7 @@ from walkthrough.compare.ladder import page_table
 
 pytestmark = pytest.mark.xdist_group("notebook")
 NOTEBOOK = ROOT / "docs" / "walkthrough.ipynb"
-RUN = NAMES[:12]  # step 12 has no effect without a GPU, the later ones compile, which takes minutes
+RUN = [NAMES[number] for number in (0, 2, 3, 7, 8)]  # which have an effect on a CPU, and compile nothing
 
 
 def outputs(notebook):
@@ -29,9 +29,9 @@ def assert_whole(notebook):
     for name in RUN:
         assert re.search(rf"^{name}: \d+ images/s", text, re.MULTILINE)
     shown = [output.data for output in outputs(notebook) if "data" in output]
-    assert sum("| `05_pinned_memory` |" in data.get("text/markdown", "") for data in shown) >= 2
+    assert sum("| `08_on_device_data` |" in data.get("text/markdown", "") for data in shown) >= 2
     figures = [data["image/svg+xml"] for data in shown if "image/svg+xml" in data]
-    assert len(figures) == 6
+    assert len(figures) == 2
     assert all("<svg" in "".join(figure) for figure in figures)
 
 

@@ -36,7 +36,7 @@ def taken(monkeypatch, tmp_path):
     taken, folder = [], tmp_path / "screenshots"
     folder.mkdir()
     (folder / "gone.png").write_bytes(b"")
-    (folder / "made_from.json").write_text(json.dumps({**screenshots.listed(), "ladder": {}, "gone": {}}))
+    (folder / "made_from.json").write_text(json.dumps({**screenshots.listed(), "memory": {}, "gone": {}}))
     monkeypatch.setattr(screenshots, "FOLDER", folder)
     monkeypatch.setattr(screenshots, "LIST", folder / "made_from.json")
     monkeypatch.setattr(screenshots, "take", lambda pictures, *_: taken.extend(picture.name for picture in pictures))
@@ -80,7 +80,7 @@ def test_where_there_are_no_samples_their_pictures_stay_and_a_line_says_so(taken
     after = screenshots.listed()
     assert list(after) == NAMES
     assert {name: after[name] for name in OF_SAMPLES} == {name: before[name] for name in OF_SAMPLES}
-    assert after["ladder"]["traces"]
+    assert after["memory"]["traces"]
     assert not (screenshots.FOLDER / "gone.png").exists()
 
 
@@ -98,7 +98,7 @@ def test_a_picture_has_its_caption_below_with_a_link_to_the_publisher():
     assert image.endswith("](../screenshots/gpu_gap.png)")
     assert PUBLISHER in image.partition("](")[0]
     assert caption.startswith(f"*[{PUBLISHER}]({SOURCE})")
-    assert "recorded on" in screenshots.markdown("ladder").split("\n\n")[1]
+    assert "recorded on" in screenshots.markdown("memory").split("\n\n")[1]
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from tools.docs.strips import (
     LAUNCHES,
     LOADING,
     TO_GPU,
+    WAITING,
     Cut,
     Stretch,
 )
@@ -187,3 +188,43 @@ def test_the_table_of_work_has_a_row_for_each_sample(course):
     table = TABLES["samples", "work"](course, "layout", "resnet50_v100_ddp", "resnet50_a100_ddp")
     assert "| `resnet50_v100_ddp` | Tesla V100 | 7: 0.16 ms | - |" in table
     assert "| `resnet50_a100_ddp` | A100 | 211: 5.04 ms |" in table
+
+
+def test_of_several_stretches_of_a_group_a_shorter_one_can_be_shown(tmp_path):
+    builder = TraceBuilder()
+    builder.step(1, 0, 2000)
+    builder.launch("k", 0, 5, 10, 1900)
+    for at, us in ((100, 200), (700, 500), (1400, 300)):
+        builder.add("runtime", "cudaStreamSynchronize", at, us, correlation=-2)
+    analysis = analyze(builder.write(tmp_path / "made.pt.trace.json"))
+    for longer, us in enumerate((500, 300, 200)):
+        shown = strips.stretch(analysis, Cut(around=WAITING, before_ms=0.05, after_ms=0.55, longer=longer))
+        assert shown.us_of[WAITING] == us
+
+
+def test_of_two_waits_that_follow_each_other_both_have_to_go(tmp_path):
+    """Three steps of 1100 us: 300 of Python; a kernel of 800, and a copy each way, of which the first one waits."""
+    builder = TraceBuilder()
+    for number in range(3):
+        begin = number * 1100
+        builder.step(number, begin, 1100)
+        builder.launch("k", begin + 280, 5, begin + 287, 800 - 10 * number)
+        for at, us, name in (
+            (300, 788, "Memcpy HtoD (Pageable -> Device)"),
+            (1091, 5, "Memcpy DtoH (Device -> Pageable)"),
+        ):
+            builder.copy(begin + at, 2, begin + max(at + 1, 1089), 1, 8, name=name)
+            builder.add("runtime", "cudaStreamSynchronize", begin + at + 2, us, correlation=-2)
+    analysis = analyze(builder.write(tmp_path / "made.pt.trace.json"))
+    us = others.replayed(analysis)
+    assert us["after copies to the GPU"] == pytest.approx(us["none"], rel=0.02)
+    assert us["in and after copies to the CPU"] == pytest.approx(us["none"], rel=0.02)
+    assert us["all"] == pytest.approx((2 * 800 + 1090) / 3, rel=0.02)
+
+
+def test_the_tables_of_waits_have_a_row_for_each_sample_and_for_each_kind_removed(course):
+    table = TABLES["samples", "waits"](course, "recommender_v100", "owlv2_h100")
+    assert "| `recommender_v100` | Tesla V100 | 117.7 | 10 | 53.6 | 0.1 |" in table
+    assert "| `owlv2_h100` | H100 | 1,211.2 | 81 | 374.1 | 305.8 |" in table
+    table = TABLES["samples", "replayed"](course, "owlv2_h100")
+    assert table.index("| none | 1,210 | 1.00x |") < table.index("| all | 914 | 1.32x |")

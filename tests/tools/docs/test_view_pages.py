@@ -1,23 +1,27 @@
-"""The numbers that the pages about views read off their pictures are those of the published traces pictured there."""
+"""The numbers of the page about TensorBoard are those of the published traces that it shows."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
 from support import ROOT
 
+from tools.docs import profiler_tab
+from tools.docs.others import traces_in
 from tools.docs.screenshots import AFTER, BEFORE, PUBLISHED
+from walkthrough.records import samples
+from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import analyze
 
 FOLDER = Path(os.environ.get("WALKTHROUGH_SAMPLES", ROOT / "logs" / "samples"))
 FILES = {run: FOLDER / run / sample.file for run, sample in PUBLISHED.items()}
-pytestmark = [
-    pytest.mark.xdist_group("course"),
-    pytest.mark.skipif(
-        not all(path.exists() for path in FILES.values()),
-        reason="no samples here: python -m walkthrough samples fetches them",
-    ),
-]
+WORDS = " ".join((ROOT / "docs" / "tensorboard.md").read_text(encoding="utf-8").split())
+pytestmark = pytest.mark.xdist_group("course")
+needs_samples = pytest.mark.skipif(
+    not all(path.exists() for path in FILES.values()),
+    reason="no samples here: python -m walkthrough samples fetches them",
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,30 +34,50 @@ def after():
     return analyze(FILES[AFTER])
 
 
-def words_of(page):
-    return " ".join((ROOT / "docs" / page).read_text(encoding="utf-8").split())
-
-
-def test_the_trace_views_copy_is_the_samples(before):
-    text = words_of("trace_view.md")
+@needs_samples
+def test_the_copy_in_the_trace_view_is_the_samples(before):
     copies = before.trace.copies
     assert 1940 in copies.duration
     assert before.all_tables.copies["h2d"].bytes // 6 - 256 == 32 * 3 * 224 * 224 * 4 == 19_267_584
-    assert "19,267,584 bytes in 1.940 ms" in text
-    assert f"{19_267_584 / 1940 / 1e3:.1f} GB/s" in text
+    assert f"19,267,584 bytes in 1.940 ms, {19_267_584 / 1940 / 1e3:.1f} GB/s" in WORDS
+
+
+@needs_samples
+def test_the_shares_in_overview_and_kernel_view_are_the_samples(before):
+    [gpu] = before.gpus
+    busy, at_work = (f"{share:.1%}".replace("%", "") for share in (gpu.utilization, gpu.sm_efficiency))
+    assert f"kernels fill {busy} % of a step" in WORDS
+    assert f"Here {at_work} of {busy} %" in WORDS
+    assert f"In the sample {before.tensor_cores.eligible_share:.1%} of".replace("%", " %") in WORDS
+    assert gpu.tensor_core_share == 0
     assert before.steps.mean_breakdown_us["dataloader"] / before.steps.mean_us == pytest.approx(1 / 3, abs=0.01)
 
 
-def test_the_kernel_views_shares_are_the_samples(before):
-    text = words_of("gpu_kernel_view.md")
-    assert f"In the sample {before.tensor_cores.eligible_share:.1%}".replace("%", " %") in text
-    assert f"In the sample they fill {before.gpus[0].utilization:.1%}".replace("%", " %") in text
-    assert before.gpus[0].tensor_core_share == 0
-
-
-def test_the_numbers_of_the_page_about_tensorboard_are_the_samples(before, after):
-    text = words_of("tensorboard.md")
-    assert f"kernels fill {before.gpus[0].utilization:.0%}".replace("%", " %") in text
+@needs_samples
+def test_what_the_tab_compares_are_the_samples(before, after):
     waits = [one.typical.steps.mean_breakdown_us["dataloader"] / 1e3 for one in (before, after)]
-    assert "{:.1f} → {:.1f} ms in a typical step".format(*waits) in text
+    assert "{:.1f} → {:.1f} ms in a typical step".format(*waits) in WORDS
     assert len(after.outliers) == 2
+
+
+def test_each_wrong_figure_of_the_release_differs_from_the_one_here():
+    compared = profiler_tab.read()
+    for row in profiler_tab.ROWS:
+        assert row.text(compared.release[row.sample]) != row.text(compared.patched[row.sample]), row
+    assert profiler_tab.table(compared).count("\n") == len(profiler_tab.ROWS) + 1
+    listed = {sample.name: sample.sha256 for sample in samples.read_list().samples}
+    assert compared.sha256 == {row.sample: listed[row.sample] for row in profiler_tab.ROWS}
+
+
+@pytest.mark.long
+def test_the_figures_of_the_release_and_those_here_are_what_the_samples_show():
+    pytest.importorskip("torch_tb_profiler")
+    compared, traces = profiler_tab.read(), traces_in(FOLDER)
+    if not set(compared.sha256.values()) <= set(traces):
+        pytest.skip("not all samples are here: python -m walkthrough samples fetches them")
+    assert profiler_tab.table(profiler_tab.compute(traces)) == profiler_tab.table(compared)
+
+
+def test_a_sample_that_is_missing_is_named():
+    with pytest.raises(InputError, match=f"lacks the trace {re.escape(profiler_tab.ROWS[0].sample)}"):
+        profiler_tab.compute({})

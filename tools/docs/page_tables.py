@@ -128,6 +128,30 @@ def _work(course: Course, of: str, *names: str) -> str:
     return f"{table}\n\n*Per typical step, how many and how long: {source}.*"
 
 
+def _timers(course: Course, *names: str) -> str:
+    """What a timer without a synchronisation shows in samples, and what the GPU does; see `others.Timers`."""
+    listed, known, rows = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples(), []
+    for name in names:
+        timers = known.timers[name]
+        of = f"{code(name)}, {escaped(listed[name].gpu)}"
+        for what, us in (
+            ("timer, first step", timers.first),
+            ("timer, last step", timers.last),
+            ("GPU's kernels, mean", timers.kernels),
+        ):
+            *parts, step = us
+            rows.append([of, what, *(f"{part / 1e3:.1f}" for part in (*parts, sum(parts), step))])
+            of = ""
+    *parts, step = others.TIMERS
+    table = markdown_table(["sample, GPU", "ms of", *(f">{part}" for part in (*parts, "all three", step))], rows)
+    queued = " and ".join(f"{known.timers[name].queued:,}" for name in names)
+    return (
+        f"{table}\n\n*Timer: what a clock on the CPU shows that does not synchronise. The step: until its last kernel "
+        f"has ended. Of kernels and copies at most {queued} are launched and not yet done. Traces that others "
+        f"published, see [samples]({course.to_docs}samples.md).*"
+    )
+
+
 def _waits(course: Course, *names: str) -> str:
     """How long the CPU waits for the GPU in samples, and how long the GPU is idle because of that."""
     listed, known = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples()
@@ -210,6 +234,7 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("samples", "kernels"): _kernels,
     ("samples", "utilization"): _utilization,
     ("samples", "work"): _work,
+    ("samples", "timers"): _timers,
     ("samples", "waits"): _waits,
     ("samples", "replayed"): _replayed,
     ("samples", "roofline"): lambda course: sample_roofline.table(others.read_samples().roofline),

@@ -22,6 +22,7 @@ from tools.docs.strips import (
     CONVERTING,
     CORES,
     LOADING,
+    OTHERS,
     PLAIN,
     STEPPING,
     TO_GPU,
@@ -72,6 +73,9 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
     "v100_fp32": Shown("resnet50_v100_ddp", "V100, fp32", images=32),
     "v100_amp": Shown("resnet50_v100_ddp", "V100, mixed precision", Cut("01_amp"), images=32),
     "a100_tf32": Shown("resnet50_a100_ddp", "A100, TF32"),
+    # The same layers' backward pass in both: from the last block's addition to the first convolution.
+    "v100_backward": Shown("resnet50_v100_ddp", "V100, fp32", Cut(around=OTHERS, before_ms=6.25, after_ms=3.4)),
+    "a100_backward": Shown("resnet50_a100_ddp", "A100, TF32", Cut(around=OTHERS, before_ms=6.9, after_ms=1.3)),
     "v100_batch_32": Shown("resnet50_v100_4_workers", "two steps of batch 32", Cut(count=2), images=64),
     "v100_batch_64": Shown("resnet50_v100_4_workers", "one step of batch 64", Cut("02_bigger_batch"), images=64),
     **{
@@ -122,6 +126,7 @@ REPLAYED = ("owlv2_h100",)  # without some of its waits
 EXPLAINED = {  # {a sample, or two with a blank between them: whether with tables}
     "resnet50_v100_0_workers": False,
     "resnet50_v100_0_workers resnet50_v100_4_workers": False,
+    "resnet50_v100_ddp": False,
     "qwen_h100": True,
 }
 LEFT_OUT = ("Kernels:", "Operators", "Copies", "Memory", "Allocated", "What else stands out")  # of these

@@ -141,11 +141,18 @@ def run_step(
     tokens = f"{timing.tokens_per_second.median:.0f} tokens/s, " if timing.tokens_per_second else ""
     say(
         f"  {tokens}{speeds.median:.1f} {unit}/s (windows {min(speeds.windows):.1f} to {max(speeds.windows):.1f}), "
-        f"{result.step_ms.median:.1f} ms per step, peak memory {peak.allocated / 1e9:.2f} GB\n"
+        f"{result.ms_per_step:.1f} ms per step, {_peak_in_words(peak.allocated, device)}\n"
         f"  the first step took {timing.first_step_seconds:.1f} s and is in none of these figures\n"
         f"  written to {folder}; look at it with: tensorboard --logdir {args.logdir}"
     )
     return result
+
+
+def _peak_in_words(size: int, device: torch.device) -> str:
+    """The peak in bytes, and what is counted: "peak memory 2.51 GB (allocated on the GPU)"."""
+    text = f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"
+    what = "what the traced steps allocate, without weights" if device.type == "cpu" else "allocated on the GPU"
+    return f"peak memory {text} ({what})"
 
 
 def without_effect(args: StepOptions, loader: Loader, precision: torch.dtype | None) -> list[str]:

@@ -26,6 +26,30 @@ SPARE_BYTES = 512 * 2**20
 NEW_PAGES = 1000  # per traced step beyond those of a timed one, 4 MB: from here on a run says so
 
 
+def trace_steps(
+    train_one_step: Callable[[], object], device: torch.device, path: Path, warmup: int = 1, **more: Any
+) -> None:
+    """Train 1 + warmup + 3 steps under torch.profiler, and write a trace of the last three to `path`.
+
+    The profiler is off in the first step; in the warm-up it records and throws away, since its start takes time.
+    more: further arguments of `torch.profiler.profile`, such as with_stack=True.
+    """
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with torch.profiler.profile(
+        activities=activities,
+        schedule=torch.profiler.schedule(wait=1, warmup=warmup, active=TRACED_STEPS, repeat=1),
+        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
+        record_shapes=True,
+        profile_memory=True,
+        **more,
+    ) as profiler:
+        for _ in range(1 + warmup + TRACED_STEPS):
+            train_one_step()
+            profiler.step()  # the end of a step: the trace marks it, and the schedule counts it
+
+
 def traced_window(
     batches: Iterator[Batch],
     train_step: Callable[..., object],
@@ -35,11 +59,10 @@ def traced_window(
     page_faults: list[int] | None = None,
     spare_bytes: int = SPARE_BYTES,
 ) -> list[dict[str, Any]]:
-    """Record a torch.profiler trace of three steps (after one skipped step and a warm-up) into `path`.
+    """Record three steps as they usually are into `path`, by `trace_steps`; with `stacks` also Python's call stacks.
 
-    With shapes and memory; with `stacks` also Python call stacks and the modules they belong to. While the profiler
-    starts, the loader's workers fill their queue, and a trace would show no wait for it: the warm-up takes
-    `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins or ends in the warm-up and in
+    While the profiler starts, the loader's workers fill their queue, and a trace would show no wait for it: the warm-up
+    takes `QUEUE_LENGTHS` times as many batches as it holds. No epoch begins or ends in the warm-up and in
     the traced steps, or at least in the traced ones, unless it is too short for that: in an epoch's last step a
     `Prefetcher` has no next batch to copy. page_faults: gets the `device.page_faults` of each traced step.
     spare_bytes: see `leave_spare_memory`. Returns the trace's events; raises InputError where the trace could not be
@@ -51,23 +74,18 @@ def traced_window(
     if device.type == "cpu":
         os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it reports the missing GPU as an error
         leave_spare_memory(spare_bytes)
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.type == "cuda" else [])
-    verbose = _ExperimentalConfig(verbose=True) if stacks else None  # operators' stacks need it
-    with torch.profiler.profile(
-        activities=activities,
-        schedule=torch.profiler.schedule(wait=1, warmup=warmup, active=TRACED_STEPS, repeat=1),
-        on_trace_ready=lambda profiler: profiler.export_chrome_trace(str(path)),
-        record_shapes=True,
-        profile_memory=True,
-        with_stack=stacks,
-        experimental_config=verbose,
-    ) as profiler:
-        for number in range(1 + warmup + TRACED_STEPS):
-            before = faults_so_far()
-            train_step(*next(batches))
-            if page_faults is not None and number > warmup:
-                page_faults.append(faults_so_far() - before)
-            profiler.step()
+    faults = []
+
+    def train_one_step() -> None:
+        before = faults_so_far()
+        train_step(*next(batches))
+        faults.append(faults_so_far() - before)
+
+    # Stacks of Python, the modules they belong to, and (verbose) the stacks of operators.
+    with_stacks = {"with_stack": True, "experimental_config": _ExperimentalConfig(verbose=True)} if stacks else {}
+    trace_steps(train_one_step, device, path, warmup, **with_stacks)
+    if page_faults is not None:
+        page_faults += faults[-TRACED_STEPS:]
     return read_trace(path)
 
 

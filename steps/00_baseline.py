@@ -1,8 +1,8 @@
 """Step 00: the baseline, a plain training loop with nothing done for speed.
 
 Idea       Have something true to compare with: fp32 in full, images prepared in the main process, one batch at a time.
-Change     None yet. `start` seeds torch and switches TF32 off: on Ampere and later GPUs cuDNN would otherwise use
-           Tensor Cores in "fp32".
+Change     None yet. `start` seeds torch and switches off TF32, which cuDNN uses in "fp32" from Ampere on. `run_step`
+           times the loop, then traces three steps: torch.profiler's lines are `trace_steps` in common/tracing.py.
 Look for   Overview: GPU Utilization low, "DataLoader" a large part of the step time; GPU Kernel: Tensor Cores at 0 %.
 Caution    Not every step helps on every machine. Measure before you keep a change.
 """

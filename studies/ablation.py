@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING, Any
 from common.options import StepOptions
 from studies import study
 from walkthrough.compare.figures import GREY, MEMORY, SLOWER, SPEED, in_style, step_label
-from walkthrough.compare.statistics import Ratio, of_pairs
+from walkthrough.compare.statistics import Mean, Ratio, of_pairs
+from walkthrough.compare.statistics import mean as mean_of
 from walkthrough.compare.statistics import ratio as ratio_of_runs
 from walkthrough.compare.study import Measurements, NotMeasured, Row, Study, interval
 from walkthrough.compare.study import read as read_study
@@ -99,6 +100,7 @@ ADDED = (ON_DEVICE, TF32)
 LADDER = tuple(name for name in NAMES if name not in ADDED)
 NEEDS = {"small_images": "reduced_h2d_copy", "compile_loss": "compile", "cuda_graphs": "compile"}
 BASELINE, CONTROL, FULL = "baseline", "control", "full"
+MULTIPLIED = "each alone, multiplied"
 BASELINE_BATCH = 32  # images: that of steps 00 and 01
 
 
@@ -180,7 +182,7 @@ def variants(no_effect: Collection[str], alone_only: Collection[str] = ()) -> li
 
     no_effect: names of optimisations that change nothing on this device; no variant is measured for them. The full
     ladder has them nevertheless, as step 15 does, all but `compile` and what needs it, which would stop it. alone_only:
-    those that are measured alone, but are not in the full ladder.
+    those that are measured alone, but are neither in the full ladder nor in a pair.
     """
     effective = [name for name in NAMES if name not in no_effect]
     left_out = {*alone_only, *(("compile", *dependents("compile")) if "compile" in no_effect else ())}
@@ -200,7 +202,7 @@ def variants(no_effect: Collection[str], alone_only: Collection[str] = ()) -> li
                 in_ladder[with_it] = Variant(with_it, rest)
     return [*plan, *in_ladder.values()] + [
         Variant(together(pair), tuple(dict.fromkeys((*_with_needs(pair.first), *_with_needs(pair.second)))))
-        for pair in pairs(no_effect)
+        for pair in pairs(no_effect, alone_only)
     ]
 
 
@@ -213,9 +215,9 @@ def dependents(name: str) -> tuple[str, ...]:
     return tuple(other for other, needed in NEEDS.items() if needed == name)
 
 
-def pairs(no_effect: Collection[str]) -> list[Pair]:
-    """The `Pair`s to measure: those of `PAIRS` that have an effect here."""
-    return [pair for pair in PAIRS if not {pair.first, pair.second} & set(no_effect)]
+def pairs(no_effect: Collection[str], alone_only: Collection[str] = ()) -> list[Pair]:
+    """The `Pair`s to measure: those of `PAIRS` that have an effect here, and that one would use together."""
+    return [pair for pair in PAIRS if not {pair.first, pair.second} & {*no_effect, *alone_only}]
 
 
 def no_effect(options: StepOptions, autocast_off: str | None) -> dict[str, str]:
@@ -367,12 +369,6 @@ def speeds(measured: Mapping[str, Any], variant: str) -> list[float]:
     return [one["samples_per_second"]["median"] for one in by_run(measured, variant).values()]
 
 
-def median_speed(measured: Mapping[str, Any], variant: str) -> float | None:
-    """images/s of a variant, the median of its runs."""
-    known = speeds(measured, variant)
-    return statistics.median(known) if known else None
-
-
 def runs_with(measured: Mapping[str, Any], names: Iterable[str]) -> list[int]:
     """The runs that have all variants of these names."""
     return sorted(set.intersection(*(set(by_run(measured, name)) for name in names)))
@@ -387,6 +383,16 @@ def compared(measured: Mapping[str, Any], faster: str, slower: str) -> Ratio | N
         {run: by_run(measured, name)[run]["samples_per_second"]["windows"] for run in runs} for name in (faster, slower)
     )
     return ratio_of_runs(one, other)
+
+
+def saved_us(measured: Mapping[str, Any], faster: str, slower: str) -> Mean | None:
+    """How many µs per image one variant takes less than another, over the runs that both have; None where none has."""
+    image_us = [
+        {run: 1e6 / one["samples_per_second"]["median"] for run, one in by_run(measured, name).items()}
+        for name in (slower, faster)
+    ]
+    runs = runs_with(measured, [faster, slower])
+    return mean_of([image_us[0][run] - image_us[1][run] for run in runs]) if runs else None
 
 
 def products(measured: Mapping[str, Any], times: Sequence[str], over: Sequence[str]) -> Ratio | None:
@@ -426,7 +432,8 @@ def tables(measured: Mapping[str, Any]) -> dict[str, list[Row]]:
 
 def _effects(measured: Mapping[str, Any]) -> list[Row]:
     """Of each optimisation, in the order of the steps: alone, over the baseline; and in the full ladder, over the same
-    without it. The one over the other is 1 where its place does not matter.
+    without it. The one over the other is 1 where its place does not matter. The time saved may be the same where the
+    ratios differ, since the rest of a step is shorter in the full ladder.
     """
     reasons = {one["name"]: one["why"] for one in measured["no_effect"]}
     rows = []
@@ -439,10 +446,10 @@ def _effects(measured: Mapping[str, Any]) -> list[Row]:
         rows.append(
             {
                 "optimisation": name,
-                "alone images/s": median_speed(measured, alone(name)),
                 "alone": compared(measured, alone(name), before(name)),
-                "full without images/s": None if why else median_speed(measured, in_full(name)[1]),
+                "saves, us per image": saved_us(measured, alone(name), before(name)),
                 "in the full ladder": compared(measured, with_it, without_it),
+                "saves there, us per image": saved_us(measured, with_it, without_it),
                 "full ladder over alone": products(measured, [with_it, before(name)], [without_it, alone(name)]),
                 "no effect": why and ("needs a GPU" if why.startswith("no GPU: ") else why),
             }
@@ -459,7 +466,7 @@ def _programs(measured: Mapping[str, Any]) -> list[Row]:
             of_runs = {"images/s": statistics.median(known), "slowest run": min(known), "fastest run": max(known)}
             rows.append({"program": name, **of_runs, "vs baseline": ratio})
     if predicted:
-        rows.append({"program": "each alone, multiplied", "vs baseline": predicted})
+        rows.append({"program": MULTIPLIED, "vs baseline": predicted})
     return rows
 
 
@@ -468,7 +475,7 @@ def _pairs(measured: Mapping[str, Any]) -> list[Row]:
     other.
     """
     rows = []
-    for pair in pairs([one["name"] for one in measured["no_effect"]]):
+    for pair in pairs([one["name"] for one in measured["no_effect"]], measured["alone_only"]):
         first, second, both = alone(pair.first), alone(pair.second), together(pair)
         over = products(measured, [both, BASELINE], [first, second])
         if by_run(measured, both):

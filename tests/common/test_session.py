@@ -177,6 +177,15 @@ def test_the_peak_on_a_cpu_is_the_highest_running_total_of_its_allocations():
     assert tracing.cpu_peak_bytes([]) == 0
 
 
+def test_the_peak_is_shown_in_a_unit_that_fits_with_what_it_counts(tmp_path, capsys):
+    result = run_small(tmp_path)
+    printed = capsys.readouterr().out
+    peak = result.peak_memory_bytes.allocated
+    assert f"peak memory {peak / 1e6:.1f} MB (what the traced steps allocate, without weights)" in printed
+    assert f"{result.ms_per_step:.1f} ms per step" in printed
+    assert session._peak_in_words(2_510_000_000, torch.device("cuda")) == "peak memory 2.51 GB (allocated on the GPU)"
+
+
 def test_tensorboard_gets_scalars_and_hyper_parameters(tmp_path):
     result = run_small(tmp_path)
     events = EventAccumulator(str(tmp_path / "09_small"))

@@ -274,7 +274,7 @@ def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(explain
     ]  # fmt: skip
     ladders, _ = predicted.predictions(ladder, record.read_results(ladder)[0])
     loading = "| 04_multiprocess_loading | 1.25x | 1.25x | 1.20x (1.20-1.20) | within; estimate above |"
-    assert loading in predicted.table(ladders[0][1], on_page=True).markdown()
+    assert loading in predicted.table(ladders[0][1]).markdown()
     assert explained(tmp_path)[1] == out  # a folder of ladders, here of one
 
 

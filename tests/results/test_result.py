@@ -125,3 +125,8 @@ def test_another_steps_reason_is_refused(tmp_path):
     record.write_not_run(tmp_path / "01_amp", "02_bigger_batch", "because")
     with pytest.raises(InputError, match="it is of 02_bigger_batch"):
         record.steps_not_run(tmp_path)
+
+
+def test_the_time_of_a_step_fits_its_throughput():
+    assert make_result(windows=(50.0, 100.0, 110.0)).ms_per_step == 320  # 32 samples at 100 per second
+    assert make_result(windows=(50.0, 100.0, 110.0), world_size=2).ms_per_step == 640

@@ -22,7 +22,7 @@ from walkthrough.cli import main
 from walkthrough.compare import statistics
 from walkthrough.compare import study as results
 from walkthrough.compare.figures import MEMORY, SPEED, UNRESOLVED
-from walkthrough.compare.statistics import of_pairs
+from walkthrough.compare.statistics import mean, of_pairs
 from walkthrough.compare.tour import step_files
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import Setup
@@ -248,7 +248,7 @@ def test_what_is_measured_alone_is_in_no_ladder():
     every = variants({}, alone_only=["amp"])
     assert "baseline + amp" in names_of(every)
     assert "full without amp" not in names_of(every)
-    assert not any("amp" in variant.on for variant in every if variant.name.startswith("full"))
+    assert {variant.name for variant in every if "amp" in variant.on} == {"baseline + amp"}, "in no pair either"
 
 
 def test_what_has_no_effect_on_this_device_is_not_measured():
@@ -355,9 +355,8 @@ def test_where_bf16_may_be_slower_amp_is_measured_alone_and_is_in_no_ladder(fake
     assert (result.measured["alone_only"], result.precision) == (["amp"], "float32")
     assert "amp" not in names_without_effect(result)
     with_amp = {one["variant"] for one in result.measured["measurements"] if "amp" in one["on"]}
-    assert with_amp == {"baseline + amp", *(f"baseline + {pair}" for pair in PAIRS if pair.first == "amp")} - {
-        "baseline + amp + tf32"
-    }
+    assert with_amp == {"baseline + amp"}, "no pair with what nobody would use"
+    assert not any("amp" in row["pair"] for row in result.tables["pairs"])
     assert {name: "bf16" if name in with_amp else "auto" for name in fake.log} == fake.precisions
     assert any("amp is measured alone, in bf16" in note for note in result.notes)
 
@@ -476,7 +475,8 @@ def test_an_effect_is_the_mean_of_ratios_within_each_run_with_its_interval():
     )  # fmt: skip
     assert tables(found)["programs"][1]["vs baseline"] == of_pairs([1.01, 0.99, 1.0])
     amp, on_device = (effect_of(found, name) for name in ("amp", "on_device_data"))
-    assert (amp["alone images/s"], amp["full without images/s"]) == (130.0, 325.0)
+    assert amp["saves, us per image"] == mean([1e6 / 100 - 1e6 / 110, 1e6 / 200 - 1e6 / 240, 1e6 / 100 - 1e6 / 130])
+    assert amp["saves there, us per image"] == mean([1e6 / 450 - 1e6 / 900, 1e6 / 200 - 1e6 / 800])
     assert amp["alone"] == of_pairs([1.1, 1.2, 1.3])
     assert amp["in the full ladder"] == of_pairs([2.0, 4.0]), "of the runs that have both"
     assert on_device["in the full ladder"] == of_pairs([2.0, 1.0, 2.0])
@@ -543,6 +543,25 @@ def test_an_interaction_needs_two_runs_and_no_control():
     assert "Interactions are computed from two runs on" in said(measured(one, runs=1), "pairs")
     assert interaction(arms((270.0, 540.0, 270.0)), {"baseline": BASE["baseline"]})["interaction"] == "more"
     assert tables(measured(BASE))["pairs"] == []
+
+
+def test_a_pair_that_was_recorded_with_what_is_only_tried_alone_is_not_shown():
+    speeds = BASE | arms((270.0, 540.0, 270.0))
+    assert tables(measured(speeds))["pairs"]
+    found = measured(speeds, alone_only=["amp"])
+    assert tables(found)["pairs"] == [] and "amp" not in said(found, "pairs")
+    assert effect_of(found, "amp")["alone"].ratio == pytest.approx(1.5)
+
+
+def test_the_same_saving_may_be_a_larger_ratio_where_the_rest_is_shorter():
+    speeds = {
+        "baseline": [100.0, 100.0],
+        "baseline + amp": [125.0, 125.0],
+        "full": [500.0] * 2,
+    }  # 10, 8, 2 ms per image
+    row = effect_of(measured(speeds | {"full without amp": [250.0] * 2}), "amp")  # 4 ms
+    assert row["saves, us per image"].mean == row["saves there, us per image"].mean == pytest.approx(2000)
+    assert (row["alone"].ratio, row["in the full ladder"].ratio) == (pytest.approx(1.25), pytest.approx(2.0))
 
 
 def test_what_has_another_effect_in_the_full_ladder_than_alone_is_named():

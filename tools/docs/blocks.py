@@ -17,7 +17,7 @@ from tools.docs.page_tables import COMMANDS, TABLES, sentence_of, stored
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.verdict import gain_text
-from walkthrough.compare.ladder import DEVICE, MODEL, PUBLISHED, SOURCE, page_table
+from walkthrough.compare.ladder import DEVICE, MODEL, PAIRS, PUBLISHED, SOURCE, page_table
 from walkthrough.compare.rounds import Comparison, half_spread
 from walkthrough.compare.rounds import Row as LadderRow
 from walkthrough.compare.study import claim_rows
@@ -177,6 +177,19 @@ def _code_lines(file: Path) -> list[str]:
     return text.splitlines()[ast.parse(text).body[0].end_lineno :]
 
 
+def source(course: Course, name: str, function: str) -> str:
+    """A function of one of the project's files, as it is there. Raises InputError where there is none."""
+    file = (ROOT / name).resolve()
+    if not file.is_relative_to(ROOT) or not file.is_file():
+        raise InputError(f"there is no file {name}")
+    text = file.read_text(encoding="utf-8")
+    node = next((part for part in ast.parse(text).body if getattr(part, "name", "") == function), None)
+    if node is None:
+        raise InputError(f"{name} has no {function}")
+    lines = "\n".join(text.splitlines()[node.lineno - 1 : node.end_lineno])
+    return f"```python\n{lines}\n```\n\n[The whole file]({course.to_docs}../{name})."
+
+
 def number(course: Course, step: str) -> str:
     """What a step gained over the last one with an effect: the recorded rows of both, the interval, the original's."""
     shown = course.shown
@@ -201,11 +214,12 @@ def _gain(rows: Sequence[LadderRow], skipped_to: str) -> str:
         rounds = f"{gain.rounds} rounds" if gain.rounds > 1 else "one round"
         before = f"`{skipped_to}`, the last step before it with an effect here" if skipped_to else "the step before"
         sentences.append(f"**{gain}** the images/s of {before}, with the 95 % interval of {rounds}: {verdict}.")
+        sentences += [PAIRS] if gain.rounds > 1 else []
     elif not row.acts:
         sentences.append(f"**No effect on this device: it {escaped(row.needs)}.**")
         sentences += [same_round(*rows)] if len(rows) > 1 else []
-    known = rows[0].result.notes if len(rows) > 1 else []
-    sentences += [f"The run noted: {escaped(note)}." for note in row.result.notes if note not in known]
+    notes = [note for note in row.result.notes if note not in rows[0].result.notes]  # a single row's are the machine's
+    sentences += [f"The run noted: {escaped(note)}." for note in notes]
     return " ".join(filter(None, sentences))
 
 
@@ -286,12 +300,12 @@ def _advice_lines(advice: Sequence[Advice]) -> list[str]:
 
 def _traced_and_timed(course: Course, step: str, analysis: Analysis) -> str:
     """What the traced steps took, what those took that were timed without a profiler, and whether they were alike."""
-    traced, timed = analysis.steps, course.shown.row(step).result.step_ms
+    traced, timed_ms = analysis.steps, course.shown.row(step).result.ms_per_step
     shortest, longest = traced.duration.min(), traced.duration.max()
     text = (
         f"Traced, a step took {time_text(traced.mean_us)} "
         f"({time_text(shortest)} to {time_text(longest)}); "
-        f"timed, without the profiler, {time_text(timed.median * 1e3)}."
+        f"timed, without the profiler, {time_text(timed_ms * 1e3)}."
     )
     if longest > UNSTEADY * shortest:
         text += " The traced steps differ widely: take the time of a step from the timed ones."
@@ -469,7 +483,7 @@ def docstring_part(step: str, part: str) -> str:
 def _speed(row: LadderRow) -> str:
     result = row.result
     speed = result.samples_per_second.median
-    return f"{speed:.0f} images/s (median window; ±{half_spread(result):.0%}), {result.step_ms.median:.1f} ms per step"
+    return f"{speed:.0f} images/s (median window; ±{half_spread(result):.0%}), {result.ms_per_step:.1f} ms per step"
 
 
 def table(course: Course, of: str, name: str, *words: str) -> str:
@@ -492,7 +506,7 @@ def table(course: Course, of: str, name: str, *words: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        *(machine, figure, strip, screenshot, diff, number, profile, change),
+        *(machine, figure, strip, screenshot, diff, source, number, profile, change),
         *(mysteries.mystery, explain, chapters, results, log_entry, table),
     )
 }

@@ -49,7 +49,9 @@ from walkthrough.results import result
 from walkthrough.results.environment import git_revision, now
 from walkthrough.results.errors import InputError, exit_in_one_line
 from walkthrough.trace.analysis import Analysis, analyze
+from walkthrough.trace.intervals import Cover
 from walkthrough.trace.memory import direction
+from walkthrough.trace.steps import is_backward
 
 FILE, PAIRS = "samples.json", "others.json"
 
@@ -86,6 +88,9 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
             ("v100_pageable", "V100, ResNet-50, pageable, one stream", ""),
         )
     },
+    "v100_runs_ahead": Shown(
+        "resnet50_v100_ddp", "V100, the first two steps traced", Cut(count=2, first=True, launches=True)
+    ),
     "a100_overlapped": Shown("recommender_a100", "A100, recommender, pinned, a stream of its own", Cut(around=TO_GPU)),
     "v100_no_loader": Shown("resnet50_v100_ddp", "V100, no loader, one step"),
     "v100_no_gap": Shown(
@@ -121,6 +126,7 @@ STRETCHES = {  # {name in the pages: what it is}; after a change here, compute a
     "v100_graphs": Shown("recommender_v100", "V100, two graphs, one step", Cut(launches=True)),
 }
 WORK = ("resnet50_v100_4_workers", "resnet50_v100_ddp", "resnet50_a100_ddp")  # whose `work` is counted
+TIMED = ("resnet50_v100_ddp", "resnet50_a100_ddp")  # whose `timers` are shown
 WAITING_SAMPLES = ("recommender_v100", "owlv2_h100")  # whose waits for the GPU are counted
 REPLAYED = ("owlv2_h100",)  # without some of its waits
 EXPLAINED = {  # {a sample, or two with a blank between them: whether with tables}
@@ -139,6 +145,24 @@ class Waiting(Struct, frozen=True):
     waits: Waits
 
 
+class Timers(Struct, frozen=True):
+    """What a timer on the CPU shows that does not synchronise, and what the GPU does: µs of `TIMERS`, in turn.
+
+    first, last: of the first and the last step, the timer: from the begin of the step's mark to the first operator of
+    its backward pass, from there to the end of the last one, from there until `Optimizer.step` returns. At last how
+    long the step takes, until its last kernel ends. kernels: of a mean step, how long kernels run that are launched in
+    those times, and the step. queued: the most kernels, copies and sets that were launched and not yet done.
+    """
+
+    first: list[float]
+    last: list[float]
+    kernels: list[float]
+    queued: int
+
+
+TIMERS = ("forward, loss", "backward", "optimizer", "the step")
+
+
 class Sampled(Struct, frozen=True):
     """What `samples.json` holds. sha256: {sample: …}. stretches: those of `STRETCHES`.
 
@@ -146,6 +170,7 @@ class Sampled(Struct, frozen=True):
     {sample: {cause: µs of a typical step in which the GPU runs no kernel}}. work: {sample: {what: [count, µs] of a
     typical step}}, of those in `WORK`. waits: of `WAITING_SAMPLES`. replayed: {sample: {which waits are removed: µs of
     a typical step by a replay}}, of those in `REPLAYED`. roofline: of one sample.
+    timers: of those in `TIMED`.
     """
 
     sha256: dict[str, str]
@@ -154,6 +179,7 @@ class Sampled(Struct, frozen=True):
     says: dict[str, list[str]]
     idle: dict[str, dict[str, float]]
     work: dict[str, dict[str, tuple[float, float]]] = {}
+    timers: dict[str, Timers] = {}
     waits: dict[str, Waiting] = {}
     replayed: dict[str, dict[str, float]] = {}
     roofline: sample_roofline.Work = {}
@@ -239,6 +265,7 @@ def compute_samples(traces: Mapping[str, Path]) -> Sampled:
         says={name: says(analysis) for name, analysis in analyses.items()},
         idle={name: _idle(analysis) for name, analysis in analyses.items()},
         work={name: work(analyses[name]) for name in WORK},
+        timers={name: timers(analyses[name]) for name in TIMED},
         waits={name: _waiting(analyses[name].typical) for name in WAITING_SAMPLES},
         replayed={name: replayed(analyses[name].typical) for name in REPLAYED},
         roofline=sample_roofline.work(analyses[sample_roofline.SAMPLE]),
@@ -279,6 +306,26 @@ def work(analysis: Analysis) -> dict[str, tuple[float, float]]:
     on_cpu = float(optimizer.within(steps.cpu_start, steps.cpu_end).sum()) / len(steps.names)
     counts["Optimizer.step on the CPU"] = (1, on_cpu)
     return {name: (round(count, 1), round(us, 1)) for name, (count, us) in counts.items()}
+
+
+def timers(analysis: Analysis) -> Timers:
+    """The `Timers` of a trace, each step of which has a backward pass and an update."""
+    trace, steps, optimizer = analysis.trace, analysis.steps, analysis.phases.optimizer
+    backward = trace.operators.where(trace.named(trace.operators, is_backward))
+    edges = np.empty((len(steps.names), 4))
+    for at, (begin, end) in enumerate(zip(steps.cpu_start, steps.cpu_end, strict=True)):
+        passing = (backward.start >= begin) & (backward.start < end)
+        updating = (optimizer.start >= begin) & (optimizer.start < end)
+        backward_begin, backward_end = backward.start[passing].min(), backward.end[passing].max()
+        edges[at] = begin, backward_begin, backward_end, optimizer.end[updating].max()
+    launched = [analysis.launched_in(Cover(edges[:, at], edges[:, at + 1])) for at in range(3)]
+    running = [trace.kernels.cover(mask).total / len(steps.names) for mask in launched]
+    work = trace.device_work
+    begins, ends = np.sort(trace.runtime.start[work.call[work.call >= 0]]), np.sort(work.end[work.call >= 0])
+    queued = np.arange(1, len(begins) + 1) - np.searchsorted(ends, begins, "right")
+    first, last = ([*np.diff(edges[at]), steps.duration[at]] for at in (0, -1))
+    first, last, kernels = ([round(float(us), 1) for us in part] for part in (first, last, [*running, steps.mean_us]))
+    return Timers(first, last, kernels, int(queued.max(initial=0)))
 
 
 def _waiting(analysis: Analysis) -> Waiting:
@@ -327,13 +374,14 @@ def pairs_table(others: Others) -> str:
     """What was predicted of each pair, and measured, in Markdown."""
     rows = []
     predicted = predictions.table([pair.prediction for pair in others.pairs], replayed=True)
-    for pair, cells in zip(others.pairs, predicted.texts(), strict=True):
+    for pair, (_, about, most, measured, outcome) in zip(others.pairs, predicted.texts(), strict=True):
         links = f"[before]({pair.before.address}), [after]({pair.after.address})"
         every = gain(pair.before.steps_us.values(), pair.after.steps_us.values())
         steps = list(pair.before.steps_us)
         what = escaped(f"{pair.what}, steps {steps[0]} to {steps[-1]}, {pair.gpu or 'a GPU that is not named'}")
-        rows.append([f"{what}: {links}", *cells, f"{every.ratio:.2f}x", escaped(pair.prediction.why)])
-    headers = ["traces", "step", ">predicted, about", ">at most", ">measured", "outcome", ">median of all steps", "why"]
+        why = escaped(f"{pair.prediction.why}; {outcome}")
+        rows.append([f"{what}: {links}", about, most, measured, f"{every.ratio:.2f}x", why])
+    headers = ["traces", ">about", ">at most", ">measured", ">median of all steps", "why, and outcome"]
     computed = f"Computed on {others.computed[:10]} at commit {others.git}, by `python -m tools.docs.others FOLDER`."
     return f"{markdown_table(headers, rows)}\n\n{computed}"
 

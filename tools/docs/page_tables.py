@@ -1,17 +1,17 @@
 """The tables of the pages: of labs, the ladder, samples, studies and predicted GPU memory, from what was recorded."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from studies.study import title
-from tools.docs import gpu_memory, others, profiler_tab, sample_roofline, strips
+from tools.docs import effects, gpu_memory, others, profiler_tab, sample_roofline, strips
 from tools.docs.recorded import Course
-from walkthrough.compare import predictions
 from walkthrough.compare.figures import ladder_title
 from walkthrough.compare.ladder import DEVICE, PUBLISHED, SOURCE, intervals, page_table, summary
+from walkthrough.compare.study import Study
 from walkthrough.compare.table import Table, code, escaped, markdown_table
 from walkthrough.records import samples
 from walkthrough.results.errors import InputError
-from walkthrough.terminal import counted
 
 
 def _ladders(course: Course) -> str:
@@ -23,25 +23,6 @@ def _ladders(course: Course) -> str:
             page_table(recorded.ladder, recorded.limit),
             f"**{escaped(summary(recorded.ladder))}** {intervals(recorded.ladder)}",
             f"[The record]({course.to_logs}/{recorded.folder.name}/README.md).",
-        ]
-    return "\n\n".join(parts)
-
-
-def _predicted(course: Course) -> str:
-    """What each step was predicted to gain, and gained: a table for each record."""
-    parts = []
-    if not any(recorded.device_type == "cuda" for recorded in course.records):
-        parts += [
-            "No ladder from a GPU has been recorded yet. Steps that have no effect on a CPU are left out; see\n"
-            "[Without a GPU](ladder_on_a_cpu.md#what-a-cpu-can-show)."
-        ]
-    for recorded in sorted(course.records, key=lambda recorded: recorded.folder):
-        base, rounds = recorded.ladder.baseline, recorded.run_count
-        machine = f"{base.environment.cores} CPU cores, torch {base.environment.torch}"
-        parts += [
-            f"## {escaped(base.model)}, {base.size_label}, on {escaped(base.device)}",
-            f"{machine}, {recorded.windows} timed windows per step, of {counted(rounds, 'round', 'rounds')}.",
-            predictions.table(recorded.predictions, on_page=True).markdown(),
         ]
     return "\n\n".join(parts)
 
@@ -147,6 +128,30 @@ def _work(course: Course, of: str, *names: str) -> str:
     return f"{table}\n\n*Per typical step, how many and how long: {source}.*"
 
 
+def _timers(course: Course, *names: str) -> str:
+    """What a timer without a synchronisation shows in samples, and what the GPU does; see `others.Timers`."""
+    listed, known, rows = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples(), []
+    for name in names:
+        timers = known.timers[name]
+        of = f"{code(name)}, {escaped(listed[name].gpu)}"
+        for what, us in (
+            ("timer, first step", timers.first),
+            ("timer, last step", timers.last),
+            ("GPU's kernels, mean", timers.kernels),
+        ):
+            *parts, step = us
+            rows.append([of, what, *(f"{part / 1e3:.1f}" for part in (*parts, sum(parts), step))])
+            of = ""
+    *parts, step = others.TIMERS
+    table = markdown_table(["sample, GPU", "ms of", *(f">{part}" for part in (*parts, "all three", step))], rows)
+    queued = " and ".join(f"{known.timers[name].queued:,}" for name in names)
+    return (
+        f"{table}\n\n*Timer: what a clock on the CPU shows that does not synchronise. The step: until its last kernel "
+        f"has ended. Of kernels and copies at most {queued} are launched and not yet done. Traces that others "
+        f"published, see [samples]({course.to_docs}samples.md).*"
+    )
+
+
 def _waits(course: Course, *names: str) -> str:
     """How long the CPU waits for the GPU in samples, and how long the GPU is idle because of that."""
     listed, known = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples()
@@ -207,6 +212,11 @@ def _not_recorded(course: Course, name: str) -> str:
     return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[name]}`.*"
 
 
+def _of_ablation(block: Callable[[Course, Study], str], course: Course) -> str:
+    result = course.shown.study("ablation")
+    return _not_recorded(course, "ablation") if result is None else block(course, result)
+
+
 def sentence_of(note: str) -> str:
     """A note of a study, for a page."""
     return f"{escaped(note[0].upper() + note[1:])}."
@@ -214,7 +224,9 @@ def sentence_of(note: str) -> str:
 
 TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("ladder", "all"): _ladders,
-    ("predicted", "ladders"): _predicted,
+    ("ablation", "answer"): partial(_of_ablation, effects.answer),
+    ("ablation", "effects"): partial(_of_ablation, effects.table),
+    ("predicted", "ladders"): effects.outcomes,
     ("predicted", "others"): lambda course: others.pairs_table(others.read_pairs()),
     ("published", "ladder"): _original,
     ("samples", "list"): _samples,
@@ -222,6 +234,7 @@ TABLES: dict[tuple[str, str], Callable[..., str]] = {
     ("samples", "kernels"): _kernels,
     ("samples", "utilization"): _utilization,
     ("samples", "work"): _work,
+    ("samples", "timers"): _timers,
     ("samples", "waits"): _waits,
     ("samples", "replayed"): _replayed,
     ("samples", "roofline"): lambda course: sample_roofline.table(others.read_samples().roofline),

@@ -73,14 +73,15 @@ THICK, LEVEL = 0.72, 10  # of a lane; per cent
 class Cut(Struct, frozen=True):
     """What to show of a trace: the typical step of median length, and the steps after it up to `count`.
 
-    change: a step of the walkthrough, whose change is replayed: the GPU's lanes as predicted. around: only the longest
-    stretch of that group, from so many ms before its begin to so many after it. longer: so many are longer than the
-    one that is meant. launches: with the lane of launches.
+    first: from the first step on instead. change: a step of the walkthrough, whose change is replayed: the GPU's lanes
+    as predicted. around: only the longest stretch of that group, from so many ms before its begin to so many after it.
+    longer: so many are longer than the one that is meant. launches: with the lane of launches.
     communication: collectives in a lane of their own, where one also shows while other kernels run.
     """
 
     change: str = ""
     count: int = 1
+    first: bool = False
     around: str = ""
     before_ms: float = 4.0
     after_ms: float = 11.0
@@ -116,7 +117,7 @@ def stretch(analysis: Analysis, cut: Cut = Cut()) -> Stretch:  # noqa: B008 (fro
     trace, steps = analysis.trace, analysis.steps
     usual = ~is_outlier(steps)
     by_length = np.argsort(np.where(usual, steps.duration, np.inf), kind="stable")
-    index = min(int(by_length[usual.sum() // 2]), len(steps.names) - cut.count)
+    index = 0 if cut.first else min(int(by_length[usual.sum() // 2]), len(steps.names) - cut.count)
     begin, length = float(steps.start[index]), float(steps.duration[index : index + cut.count].sum())
     work, count = (trace.kernels, trace.copies), len(trace.kernels) + len(trace.copies)
     start, end = (np.concatenate([getattr(spans, column) for spans in work]) for column in ("start", "end"))

@@ -51,6 +51,7 @@ NO_EFFECT = (
     "Where a row says what the step needs, its change has no effect on this device: it ran once, for its trace, and "
     "the next step is compared with the last one that has an effect."
 )
+PAIRS = "A ratio is the mean over pairs of runs, one per round, not the quotient of the medians above."
 OF_ROOFS = (
     "% of arithmetic peak, % of memory roof: FLOPs of a step, and bytes that it must move at least, per second, as a "
     "share of the measured peaks (`limit`); -: not measured in the row's precision.\n"
@@ -208,7 +209,7 @@ def ladder_table(
             GAINS[1]: "1.00x" if result is ladder.baseline else row.relative if row.acts else "",
             "windows": f"{low:.1f} to {high:.1f}",
             "rounds": len(row.rounds),
-            "step\nms": result.step_ms.median,
+            "step\nms": result.ms_per_step,
             "window\n±": half_spread(result),
             "memory\nMB": result.peak_memory_bytes.allocated / 1e6,
             "batch\nMB": result.batch_bytes / 1e6,
@@ -329,7 +330,8 @@ def _legend(ladder: Comparison, limit: Limit | None, has_roofs: bool, units: str
     original = f"original: as published for a {DEVICE} at 224 px, against its own baseline; not measured here."
     return (
         f"{intervals(ladder)}\n"
-        "images/s: the median timed window, no profiler running; window ±: half the windows' range. "
+        "images/s: the median timed window, no profiler running; step ms: what a step takes at that speed; window ±: "
+        "half the windows' range. "
         f"memory: {memory}. batch MB: what a batch moves to the device.\n"
         f"{_of_limit(limit) if limit else ''}{OF_ROOFS if has_roofs else ''}{traced}"
         f"{original if beside_original(ladder) else ''}"
@@ -363,6 +365,7 @@ def intervals(ladder: Comparison) -> str:
         f"1.39x (1.31-1.48): times as fast, and the 95 % interval ({source}). ~: no measurable "
         "difference, the interval includes 1; more rounds make it narrower."
     )
+    text += f" {PAIRS}" if most > 1 else ""
     return text if all_act else f"{text} {NO_EFFECT}"
 
 

@@ -135,14 +135,13 @@ def predictions_text(ladders: Sequence[LadderPredictions], width: int = SCREEN_W
     return page.text()
 
 
-def table(rows: Sequence[Prediction], on_page: bool = False, replayed: bool | None = None) -> Table:
-    """Step, estimated gain, bound, measured gain, outcome; on a page also why.
+def table(rows: Sequence[Prediction], replayed: bool | None = None) -> Table:
+    """Step, estimated gain, bound, measured gain, outcome.
 
     replayed: whether with the estimated gain; by default where a row has one.
     """
     replayed = any(row.estimated_gain for row in rows) if replayed is None else replayed
-    about = "predicted, about" if on_page else "about"
-    most = "at most" if replayed else "predicted, at most" if on_page else "predicted"
+    about, most = "about", "at most" if replayed else "predicted"
 
     def cells(row: Prediction) -> dict[str, Cell]:
         bound, estimate = row.predicted_gain, row.estimated_gain
@@ -152,7 +151,6 @@ def table(rows: Sequence[Prediction], on_page: bool = False, replayed: bool | No
             | ({about: estimate} if replayed else {})
             | {most: unknown if bound is None else bound, "measured": row.gain}
             | {"outcome": row.outcome + (lies if row.estimate else "")}
-            | ({"why": row.why} if on_page else {})
         )
 
     return Table("predicted", [cells(row) for row in rows], templates={about: "{:.2f}x", most: "{:.2f}x"})

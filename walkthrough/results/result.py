@@ -120,7 +120,8 @@ class Result:
     image_size: px; 0 where the data are no images. batch_size: samples per step and process. precision: the dtype that
     the model computes in, "bfloat16". workers, pin_memory: the loader's. world_size: processes that trained together.
     samples_per_second: of all of them; tokens_per_second: for what trains on tokens, else None. first_step_seconds: of
-    the first training step, which compiles, loads kernels and chooses algorithms, and is in no window. batch_bytes:
+    the first training step, which compiles, loads kernels and chooses algorithms, and is in no window. step_ms: of
+    single steps, whose median is less than `ms_per_step` where a few of them take long. batch_bytes:
     bytes that one batch moves to the device. needs: what the step's change needs and
     this run lacked, "a GPU", so that it is the program of the step before; None where the change has an effect. notes:
     what this device could not do. started: ISO 8601.
@@ -155,6 +156,11 @@ class Result:
     def acts(self) -> bool:
         """Whether the step's change has an effect in this run; else it is noise that its speed differs by."""
         return self.needs is None
+
+    @property
+    def ms_per_step(self) -> float:
+        """What a step takes in the median window: its samples over `samples_per_second`."""
+        return self.batch_size * self.world_size / self.samples_per_second.median * 1e3
 
     @property
     def data_label(self) -> str:

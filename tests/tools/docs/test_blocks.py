@@ -14,7 +14,7 @@ from tools.docs.blocks import BLOCKS, same_round
 from tools.docs.recorded import Course, Recorded
 from walkthrough.compare.ladder import PUBLISHED
 from walkthrough.compare.rounds import Row
-from walkthrough.compare.statistics import SAME, Ratio
+from walkthrough.compare.statistics import SAME, Ratio, of_pairs
 from walkthrough.compare.study import OF_A_LADDER, Claim, Study, write
 from walkthrough.memory.fit import CONTEXT_BYTES, GPUS, Prediction
 from walkthrough.memory.tracker import KINDS
@@ -41,6 +41,24 @@ def test_the_diff_on_a_page_is_that_of_the_files():
     assert all(f"{line}\n" in old and f"{line}\n" not in new for line in removed)
     assert all(f"{line}\n" in new and f"{line}\n" not in old for line in added)
     assert "Idea" not in block  # the docstrings are not part of it
+
+
+def test_the_source_on_a_page_is_the_function_of_the_file():
+    text = BLOCKS["source"](Course([]), "common/tracing.py", "trace_steps")
+    code = re.fullmatch(r"```python\n(.+)\n```\n\n\[The whole file\]\(\.\./common/tracing\.py\)\.", text, re.DOTALL)[1]
+    assert code in (ROOT / "common" / "tracing.py").read_text(encoding="utf-8")
+    assert code.startswith("def trace_steps(") and "profiler.step()" in code.splitlines()[-1]
+    assert len(code.splitlines()) <= 60
+    for name, function in (("common/tracing.py", "none"), ("common/none.py", "f"), ("../outside.py", "f")):
+        with pytest.raises(InputError):
+            BLOCKS["source"](Course([]), name, function)
+
+
+def test_the_example_of_pairs_in_chapter_00_is_computed():
+    text = page("00_measuring.md")
+    rows = re.findall(r"^ +\d +(\d+) +(\d+) +([\d.]+)", text, re.MULTILINE)
+    assert [f"{int(after) / int(before):.2f}" for before, after, _ in rows] == [ratio for *_, ratio in rows]
+    assert text.count(str(of_pairs([int(after) / int(before) for before, after, _ in rows]))) == 2
 
 
 def test_the_originals_figures_agree_with_each_other():
@@ -74,7 +92,7 @@ def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tm
     files, course = pages.contents(docs, gpu_records)
     assert f"{GPU}/ladder.svg" in course.figures
     assert "made-up GPU" in files[docs.parent / "README.md"]
-    assert "made-up GPU" in files[docs / "predicted.md"]
+    assert "made-up GPU" in files[docs / "18_which_steps_matter.md"]
 
 
 def test_a_cpus_record_is_labelled_as_one(course):
@@ -149,9 +167,11 @@ def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
 def test_text_out_of_a_record_stays_text(own_gpu_records):
     for path in (own_gpu_records / GPU).glob("*/result.json"):
         notes = ["A <!-- end --> B", "<img src=x>", "[x](../../../etc/hosts)"]
+        notes = [f"{path.parent.name} {note}" for note in notes]  # what a run alone notes is on the chapters' pages
         result.write_result(path, replace(result.read_result(path), notes=notes, device="<b>GPU</b> `x`"))
     course = Course(recorded.records(own_gpu_records))
-    text = pages.filled(page("00_measuring.md"), course)
+    text = pages.filled(page("00_measuring.md") + CAPTIONS, course)
+    assert "The run noted: 01_amp A &lt;!-- end" in text
     assert pages.filled(text, course) == text
     outside_code = re.sub(r"`[^`\n]*`", "", text)
     assert "<img" not in outside_code

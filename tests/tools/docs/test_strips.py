@@ -114,6 +114,7 @@ def test_what_is_kept_is_what_the_traces_give(kept):
     assert (new.sha256, new.explain, new.says) == (kept.sha256, kept.explain, kept.says)
     for name, us in new.idle.items():
         assert us == pytest.approx(kept.idle[name], rel=1e-3, abs=0.2)
+    assert new.timers == kept.timers
     for name, shown in new.stretches.items():
         old = kept.stretches[name]
         assert (shown.gpu, shown.step) == (old.gpu, old.step)
@@ -152,6 +153,35 @@ def test_the_work_of_a_trace_is_counted_by_what_it_is(specimen):
     assert work[strips.CORES] == work[strips.PLAIN] == work["kernels of the optimizer"] == (1, 100)
     assert work[strips.CONVERTING] == (0, 0)
     assert work["Optimizer.step on the CPU"] == (1, 80)
+
+
+def test_what_a_timer_without_synchronise_shows_beside_what_the_gpu_does(tmp_path):
+    """Two steps of 400 us on the CPU. The GPU needs 900 us for each, and ends the first at 1000, the second at 1900."""
+    builder = TraceBuilder()
+    for number, begin, gpu in ((3, 0, 100), (4, 500, 1000)):
+        builder.step(number, begin, 400)
+        builder.launch("forward", begin + 20, 10, gpu, 300, op=builder.op("aten::mm", begin + 10, 90))
+        op = builder.op("autograd::engine::evaluate_function: MmBackward0", begin + 150, 150)
+        builder.launch("backward", begin + 200, 10, gpu + 300, 500, op=op)
+        op = builder.op("Optimizer.step#SGD.step", begin + 320, 50, kind="annotation")
+        builder.launch("update", begin + 330, 10, gpu + 800, 100, op=op)
+    timers = others.timers(analyze(builder.write(tmp_path / "trace.json")))
+    assert timers.first == [150, 150, 70, 1000]
+    assert timers.last == [150, 150, 70, 900]
+    assert timers.kernels == [300, 500, 100, 950]
+    assert timers.queued == 5  # at 830 all six are launched, and only the first has ended
+
+
+def test_the_table_of_timers_has_three_rows_for_each_sample(course):
+    table = TABLES["samples", "timers"](course, "resnet50_v100_ddp", "resnet50_a100_ddp")
+    assert "| `resnet50_v100_ddp`, Tesla V100 | timer, first step | 17.6 | 14.7 | 2.8 | 35.1 | 101.2 |" in table
+    assert "|  | GPU's kernels, mean | 12.7 | 38.3 | 0.7 | 51.7 | 222.4 |" in table
+    assert "at most 1,023 and 12 are launched" in table
+
+
+def test_a_strip_may_begin_with_the_first_step(specimen):
+    shown = strips.stretch(specimen, Cut(first=True, count=2))
+    assert (shown.step, shown.us) == (specimen.steps.names[0], specimen.steps.duration[:2].sum())
 
 
 def test_the_table_of_work_has_a_row_for_each_sample(course):

@@ -1,6 +1,7 @@
 """The code that the docs show is the code that runs: docs/your_own_script.md as one program, and on two ranks.
 
-Of docs/recording.md the commands are parsed; `tests/records/test_rehearsal.py` runs them.
+Of docs/recording.md the commands are parsed; `tests/records/test_rehearsal.py` runs them. Those of docs/questions.md
+are parsed too, and its Python is compiled.
 """
 
 import json
@@ -109,3 +110,18 @@ def test_a_command_for_a_rented_gpu_has_the_options_that_the_page_gives_it(line)
     args, others = _parser().parse_known_args(words)
     assert args.command == words[0]
     assert not others or hasattr(args, "passed_on")  # to the steps
+
+
+QUESTIONS = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("line", re.findall(r"^    walkthrough (.+)$", QUESTIONS, re.MULTILINE))
+def test_a_command_that_answers_a_question_is_a_command(line):
+    args, others = _parser().parse_known_args(shlex.split(line))
+    assert args.command == shlex.split(line)[0]
+    assert not others
+
+
+@pytest.mark.parametrize("block", re.findall(r"^```python\n(.*?)^```$", QUESTIONS, re.DOTALL | re.MULTILINE))
+def test_python_that_answers_a_question_is_python(block):
+    compile(block, "questions.md", "exec")

@@ -6,7 +6,6 @@ A block is a function of a `Course` and of the words after its name; it returns 
 import ast
 import difflib
 import re
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
@@ -15,24 +14,15 @@ from pathlib import Path
 from tools.docs import figures, mysteries, others, screenshots, strips
 from tools.docs.page_tables import COMMANDS, TABLES, sentence_of, stored
 from tools.docs.recorded import Course
-from walkthrough.advice.catalogue import Advice
-from walkthrough.advice.verdict import gain_text
 from walkthrough.compare.ladder import DEVICE, MODEL, PAIRS, PUBLISHED, SOURCE, page_table
 from walkthrough.compare.rounds import Comparison, half_spread
 from walkthrough.compare.rounds import Row as LadderRow
 from walkthrough.compare.study import claim_rows
 from walkthrough.compare.table import Table, escaped, markdown_table
 from walkthrough.compare.tour import step_files
-from walkthrough.explain.text import sentence
 from walkthrough.records import samples
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
-from walkthrough.terminal import counted, time_text
-from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.kernels import unit_name
-
-UNSTEADY = 1.5  # times the shortest traced step: a longer one was disturbed
-ADVICE = 3  # pieces of advice that a chapter lists
 
 
 def machine(course: Course, of: str = "") -> str:
@@ -191,11 +181,16 @@ def source(course: Course, name: str, function: str) -> str:
 
 
 def number(course: Course, step: str) -> str:
-    """What a step gained over the last one with an effect: the recorded rows of both, the interval, the original's."""
+    """What a step gained over the last one with an effect: the recorded rows of both, the interval, the original's.
+
+    Of a step without an effect on the device, only what it needs.
+    """
     shown = course.shown
     if step not in shown.steps:
         return f"`{step}` has not been recorded."
     row, at = shown.row(step), shown.steps.index(step)
+    if not row.acts:
+        return f"**No effect on {course.link}: it {escaped(row.needs)}.** {_published(step)}"
     rows = [*filter(None, [shown.ladder.before(row)]), row]
     steps = [row.result.step for row in rows]
     table = page_table(shown.ladder, shown.limit, steps, gains=False)
@@ -215,21 +210,9 @@ def _gain(rows: Sequence[LadderRow], skipped_to: str) -> str:
         before = f"`{skipped_to}`, the last step before it with an effect here" if skipped_to else "the step before"
         sentences.append(f"**{gain}** the images/s of {before}, with the 95 % interval of {rounds}: {verdict}.")
         sentences += [PAIRS] if gain.rounds > 1 else []
-    elif not row.acts:
-        sentences.append(f"**No effect on this device: it {escaped(row.needs)}.**")
-        sentences += [same_round(*rows)] if len(rows) > 1 else []
     notes = [note for note in row.result.notes if note not in rows[0].result.notes]  # a single row's are the machine's
     sentences += [f"The run noted: {escaped(note)}." for note in notes]
     return " ".join(filter(None, sentences))
-
-
-def same_round(before: LadderRow, row: LadderRow) -> str:
-    """The speed of the row before in the round in which a row without effect ran; "" where both ran in one only."""
-    number = next(iter(row.rounds))
-    if len(before.rounds) < 2 or number not in before.rounds:
-        return ""
-    speed = statistics.median(before.rounds[number])
-    return f"It ran in round {number} only, where `{before.result.step}` made {speed:.0f} images/s."
 
 
 def _published(step: str) -> str:
@@ -238,7 +221,8 @@ def _published(step: str) -> str:
     if step not in steps:
         return "The original has no such step."
     row, at = PUBLISHED[step], steps.index(step)
-    text = f"The original ({DEVICE}, one run, no spread, traced steps): {row.images_per_second:.1f} images/s"
+    source = f"[{DEVICE}]({SOURCE}), one run, no spread, traced steps"
+    text = f"The original ({source}): {row.images_per_second:.1f} images/s"
     if not at:
         return f"{text}, {row.step_ms:.1f} ms per step, {row.memory_gb:.2f} GB."
     before = PUBLISHED[steps[at - 1]]
@@ -246,82 +230,6 @@ def _published(step: str) -> str:
         f"{text} after {before.images_per_second:.1f}, {row.images_per_second / before.images_per_second:.2f} times; "
         f"{row.memory_gb:.2f} GB after {before.memory_gb:.2f}."
     )
-
-
-def profile(course: Course, step: str) -> str:
-    """What a step's trace shows: where a typical step's time goes, and the advice."""
-    analysis = course.shown.analyses.get(step)
-    if analysis is None:
-        return f"The trace of `{step}` cannot be read."
-    steps, parts = analysis.typical.steps, analysis.typical.steps.mean_breakdown_us
-    rows = [
-        [role, time_text(us), f"{us / steps.mean_us:.1%}"]
-        for role, us in sorted(parts.items(), key=lambda part: -part[1])
-        if us > 0
-    ]
-    lines = [
-        f"`python -m walkthrough explain --all {_path(course, step)}` shows, for "
-        f"{counted(len(steps.names), 'typical step', 'typical steps')}:",
-        "",
-        markdown_table(["part of a step", ">time", ">share"], rows),
-        "",
-        course.measured,
-        "",
-        _traced_and_timed(course, step, analysis),
-        "",
-    ]
-    for gpu in analysis.gpus:
-        shares = {"busy": gpu.utilization, "SMs at work": gpu.sm_efficiency}
-        shares[unit_name(analysis.trace)] = gpu.tensor_core_share
-        known = ", ".join(f"{name} {share:.1%}" for name, share in shares.items() if share is not None)
-        lines += [f"GPU {gpu.id}: {known}.", ""]
-    advised = course.shown.advised[step]
-    return "\n".join([*lines, f"**{escaped(sentence(advised.verdict))}**", "", *_advice_lines(advised.advice)])
-
-
-def _path(course: Course, step: str) -> str:
-    folder = course.shown.folder / step
-    return folder.relative_to(ROOT).as_posix() if folder.is_relative_to(ROOT) else f"{folder.parent.name}/{step}"
-
-
-def _advice_lines(advice: Sequence[Advice]) -> list[str]:
-    """The first pieces of advice, a line each: title, step, gain; the first with its reason."""
-    lines = []
-    for shown in advice[:ADVICE]:
-        gain = gain_text(shown) or "the gain cannot be estimated here"
-        step = f"`{shown.step}`" if shown.step else "beyond the walkthrough's steps"
-        why = "" if lines else f"; {escaped(shown.why)}"
-        lines.append(f"- {shown.title} ({step}): {gain}{why}.")
-    more = len(advice) - ADVICE
-    if len(advice) > 1:
-        lines += ["", f"`explain` prints the evidence of each{f', `--all` {more} more' if more > 0 else ''}."]
-    return lines
-
-
-def _traced_and_timed(course: Course, step: str, analysis: Analysis) -> str:
-    """What the traced steps took, what those took that were timed without a profiler, and whether they were alike."""
-    traced, timed_ms = analysis.steps, course.shown.row(step).result.ms_per_step
-    shortest, longest = traced.duration.min(), traced.duration.max()
-    text = (
-        f"Traced, a step took {time_text(traced.mean_us)} "
-        f"({time_text(shortest)} to {time_text(longest)}); "
-        f"timed, without the profiler, {time_text(timed_ms * 1e3)}."
-    )
-    if longest > UNSTEADY * shortest:
-        text += " The traced steps differ widely: take the time of a step from the timed ones."
-    return text
-
-
-def change(course: Course, before: str, after: str) -> str:
-    """Two steps' traces side by side: the parts of a mean step, ms per image."""
-    parts = figures.per_image_ms(course.shown)
-    if before not in parts or after not in parts:
-        return "One of the two traces cannot be read."
-    roles = [role for role in parts[before] if parts[before][role] > 0 or parts[after][role] > 0]
-    rows = [[role, f"{parts[before][role]:.3f}", f"{parts[after][role]:.3f}"] for role in roles]
-    rows.append(["all", f"{sum(parts[before].values()):.3f}", f"{sum(parts[after].values()):.3f}"])
-    table = markdown_table(["ms per image, traced", f">`{before}`", f">`{after}`"], rows)
-    return f"{table}\n\n{course.measured}"
 
 
 def explain(course: Course, *names: str) -> str:
@@ -506,7 +414,7 @@ def table(course: Course, of: str, name: str, *words: str) -> str:
 BLOCKS: dict[str, Callable[..., str]] = {
     block.__name__.replace("_", "-"): block
     for block in (
-        *(machine, figure, strip, screenshot, diff, source, number, profile, change),
+        *(machine, figure, strip, screenshot, diff, source, number),
         *(mysteries.mystery, explain, chapters, results, log_entry, table),
     )
 }

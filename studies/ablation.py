@@ -546,8 +546,8 @@ def figure(result: Study) -> "Figure":
     axes.set_xscale("log")
     axes.axvline(1, color=GREY, linewidth=1)
     series = (
-        ("alone: over the baseline, with what it needs", SPEED, "o", -0.15, "alone"),
-        ("in the full ladder: over the ladder without it", MEMORY, "s", 0.15, "in the full ladder"),
+        ("alone, over the baseline", SPEED, "o", -0.15, "alone"),
+        ("in the full ladder, over it without", MEMORY, "s", 0.15, "in the full ladder"),
     )
     shown = []
     for label, colour, marker, shift, column in series:
@@ -556,7 +556,7 @@ def figure(result: Study) -> "Figure":
         study.draw_ratios(axes, points, colour=colour, marker=marker, label=label)
         shown += [ratio for _, ratio in points]
     if isinstance(control := interval(noise), Ratio):
-        study.draw_ratios(axes, [(0, control)], colour=SLOWER, marker="D", label="control: baseline over baseline")
+        study.draw_ratios(axes, [(0, control)], colour=SLOWER, marker="D", label="control")
         shown.append(control)
     for at, row in enumerate(rows, start=1):
         if row["alone"] is row["in the full ladder"] is None:
@@ -569,7 +569,8 @@ def figure(result: Study) -> "Figure":
     axes.set_xticks([], minor=True)
     axes.set_yticks(range(1 + len(rows)), [CONTROL, *(step_label(row["optimisation"]) for row in rows)])
     axes.set_ylim(len(rows) + 0.5, -0.5)
-    axes.set_title(f"{study.title(result)}; {result.measured['runs']} interleaved run(s), 95 % interval")
+    axes.set_title(f"{study.title(result)}; rounds: {result.measured['runs']}")
+    axes.set_xlabel("times as fast, with the 95 % interval")
     if shown:
         below = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.08), "ncols": 2}
         axes.legend(**below)

@@ -183,7 +183,7 @@ def source(course: Course, name: str, function: str) -> str:
 def number(course: Course, step: str) -> str:
     """What a step gained over the last one with an effect: the recorded rows of both, the interval, the original's.
 
-    Of a step without an effect on the device, only what it needs.
+    Of a step without an effect on the device, only what it needs; on a CPU, only the gain.
     """
     shown = course.shown
     if step not in shown.steps:
@@ -193,12 +193,14 @@ def number(course: Course, step: str) -> str:
         return f"**No effect on {course.link}: it {escaped(row.needs)}.** {_published(step)}"
     rows = [*filter(None, [shown.ladder.before(row)]), row]
     steps = [row.result.step for row in rows]
-    table = page_table(shown.ladder, shown.limit, steps, gains=False)
     skipped = steps[0] if steps[0] != shown.steps[max(0, at - 1)] else ""
+    if at and shown.device_type != "cuda":
+        return "\n\n".join((_gain(rows, skipped, f" on {course.link}, a CPU"), _published(step)))
+    table = page_table(shown.ladder, shown.limit, steps, gains=False)
     return "\n\n".join(filter(None, (table, course.measured, _gain(rows, skipped), _published(step))))
 
 
-def _gain(rows: Sequence[LadderRow], skipped_to: str) -> str:
+def _gain(rows: Sequence[LadderRow], skipped_to: str, on: str = "") -> str:
     """In words: the gain of the last of one or two rows, and what its run noted that the row before did not.
 
     skipped_to: the row before, where others stand between them that have no effect on this device; else "".
@@ -208,8 +210,8 @@ def _gain(rows: Sequence[LadderRow], skipped_to: str) -> str:
         verdict = ("faster" if gain.ratio > 1 else "slower") if gain.resolved else "no measurable difference"
         rounds = f"{gain.rounds} rounds" if gain.rounds > 1 else "one round"
         before = f"`{skipped_to}`, the last step before it with an effect here" if skipped_to else "the step before"
-        sentences.append(f"**{gain}** the images/s of {before}, with the 95 % interval of {rounds}: {verdict}.")
-        sentences += [PAIRS] if gain.rounds > 1 else []
+        sentences.append(f"**{gain}** the images/s of {before}{on}, with the 95 % interval of {rounds}: {verdict}.")
+        sentences += [PAIRS] if gain.rounds > 1 and not on else []
     notes = [note for note in row.result.notes if note not in rows[0].result.notes]  # a single row's are the machine's
     sentences += [f"The run noted: {escaped(note)}." for note in notes]
     return " ".join(filter(None, sentences))

@@ -138,7 +138,10 @@ def mystery(course: object, name: str, cost: str, *operators: str) -> str:
         rows.append(({"span": "from the first to the last of these"}.get(cost, _OFTEN), time_text(lost)))
     gain = known.gains.get(name) if known else None
     rows += [
-        ("bound: the step without these", f"{steps.mean_us / (steps.mean_us - lost):.2f}x"),
+        (
+            "bound: the step without " + ("that wait" if cost == "loader" else "these"),
+            f"{steps.mean_us / (steps.mean_us - lost):.2f}x",
+        ),
         ("**measured gain**", f"**{gain.as_ratio}**, {gain.rounds} rounds" if gain else "not measured"),
     ]
     listed = [

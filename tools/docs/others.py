@@ -340,7 +340,7 @@ def replayed(analysis: Analysis) -> dict[str, float]:
     trace, replay = analysis.trace, Gains(analysis).replay
     order = np.lexsort([trace.runtime.start, trace.runtime.thread])
     changes = {"none": Change()}
-    for name, what in (("h2d", "after copies to the GPU"), ("d2h", "in and after copies to the CPU")):
+    for name, what in (("h2d", "those at copies to the GPU"), ("d2h", "those at copies to the CPU")):
         copying = calls_of_copies(analysis, direction(trace, name))
         after = np.zeros(len(copying), bool)
         after[order[1:]] = copying[order[:-1]]

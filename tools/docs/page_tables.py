@@ -147,8 +147,8 @@ def _timers(course: Course, *names: str) -> str:
     queued = " and ".join(f"{known.timers[name].queued:,}" for name in names)
     return (
         f"{table}\n\n*Timer: what a clock on the CPU shows that does not synchronise. The step: until its last kernel "
-        f"has ended. Of kernels and copies at most {queued} are launched and not yet done. Traces that others "
-        f"published, see [samples]({course.to_docs}samples.md).*"
+        f"has ended. At most {queued} kernels and copies wait in the queue. Traces that others published, see "
+        f"[samples]({course.to_docs}samples.md).*"
     )
 
 

@@ -47,7 +47,7 @@ ROLES_WITHOUT_GPU = {
 }
 CAUSES_OF_IDLE = {
     "copy": "copying, or inside a call that copies",
-    "queued": "work is launched already: the GPU waits for itself",
+    "queued": "work is launched already: the next kernel starts, or waits",
     "dataloader": "the loop waits for its next batch",
     "synchronisation": "the CPU waits for the GPU",
     "setup": "allocating memory, loading code, starting up",
@@ -58,7 +58,7 @@ CAUSES_OF_IDLE = {
 
 WHILE_IDLE = {  # the same, after a share of the time
     "copy": "copying",
-    "queued": "with work queued: it waits for itself",
+    "queued": "with work queued, between kernels",
     "dataloader": "waiting for the DataLoader",
     "synchronisation": "while the CPU waits for it",
     "setup": "allocating memory, loading code or starting up",

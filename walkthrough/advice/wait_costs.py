@@ -404,7 +404,7 @@ def outlier_steps(a: Analysis) -> Evidence | None:
     if besides:
         do = REMEDIES[worst.workers] or "see how often it does; to trace training alone, trace other steps"
     elif worst.name == a.whole.steps.names[0] and a.trace.recording is None:
-        do = "it is the first traced step, for which nothing was launched before: trace after more steps of warm-up"
+        do = f"step {worst.name} is the first traced one, before which nothing was launched: trace after more warm-up"
     steps = a.whole.steps
     far = np.isin(steps.names, [step.name for step in longer])
     return Evidence(

@@ -100,26 +100,36 @@ def test_two_ranks_record_a_trace_each_that_holds_its_rank(parts, tmp_path):
     assert [rank["steps"]["count"] for rank in ranks] == [3, 3]
 
 
-RECORDING = (ROOT / "docs" / "recording.md").read_text(encoding="utf-8")
-COMMANDS = re.findall(r"^    python3? -m walkthrough (.+?)(?: +#.*)?$", RECORDING, re.MULTILINE)
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SPAN, LINE = r"(?<!`)`([^`]+)`(?!`)", r"^ *(?:\$ )?((?:python3? -m )?walkthrough .+?)(?: {2,}#.*)?$"
+STANDS_FOR = {"N": "8", "<device>": "device"}  # on the pages, in place of a value
 
 
-@pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_for_a_rented_gpu_has_the_options_that_the_page_gives_it(line):
-    words = shlex.split(line.replace("<device>", "device"))
-    args, others = _parser().parse_known_args(words)
-    assert args.command == words[0]
-    assert not others or hasattr(args, "passed_on")  # to the steps
+def commands_of(page):
+    """The words of each command in the page's text by hand, in a sentence or on a line of its own."""
+    text = re.sub(r"<!-- begin .*?<!-- end -->", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    fenced = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+    spans = [" ".join(span.split()) for span in re.findall(SPAN, fenced.sub("", text))]
+    for line in spans + re.findall(LINE, text.replace("\\\n", " "), re.MULTILINE):
+        command = re.match(r"(?:python3? -m )?walkthrough ([a-z]+ .+)$", line)
+        if command and "…" not in line and "..." not in line:
+            yield [STANDS_FOR.get(word, word) for word in shlex.split(command[1])]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_each_command_on_a_page_is_one_and_has_the_options_that_the_page_gives_it(page):
+    for words in commands_of(page):
+        args, others = _parser().parse_known_args(words)
+        assert args.command == words[0]
+        assert not others or hasattr(args, "passed_on"), words  # to the steps
+
+
+def test_the_commands_of_the_pages_are_found():
+    assert sum(len(list(commands_of(page))) for page in PAGES) > 80
+    assert ["time", "--", "python", "a.py", "--versus", "python", "b.py"] in list(commands_of(PAGES[0]))
 
 
 QUESTIONS = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("line", re.findall(r"^    walkthrough (.+)$", QUESTIONS, re.MULTILINE))
-def test_a_command_that_answers_a_question_is_a_command(line):
-    args, others = _parser().parse_known_args(shlex.split(line))
-    assert args.command == shlex.split(line)[0]
-    assert not others
 
 
 @pytest.mark.parametrize("block", re.findall(r"^```python\n(.*?)^```$", QUESTIONS, re.DOTALL | re.MULTILINE))

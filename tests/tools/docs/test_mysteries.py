@@ -82,7 +82,7 @@ def test_trace_c_waits_in_every_second_step(shown):
     assert shown["c"].trace.recording.loaders[0].num_workers == 2
     bound = step / (step - waits.mean())  # L / S is twice that
     assert 2 < 2 * bound <= 8  # as many workers as the fixed program has
-    assert f"| bound: the step without these | {bound:.2f}x |" in BLOCKS["mystery"](None, "c", "loader")
+    assert f"| bound: the step without that wait | {bound:.2f}x |" in BLOCKS["mystery"](None, "c", "loader")
 
 
 def test_the_evidence_is_counts_own_time_and_the_bound_of_what_is_named(shown, counts):

@@ -176,7 +176,7 @@ def test_the_table_of_timers_has_three_rows_for_each_sample(course):
     table = TABLES["samples", "timers"](course, "resnet50_v100_ddp", "resnet50_a100_ddp")
     assert "| `resnet50_v100_ddp`, Tesla V100 | timer, first step | 17.6 | 14.7 | 2.8 | 35.1 | 101.2 |" in table
     assert "|  | GPU's kernels, mean | 12.7 | 38.3 | 0.7 | 51.7 | 222.4 |" in table
-    assert "at most 1,023 and 12 are launched" in table
+    assert "At most 1,023 and 12 kernels and copies wait" in table
 
 
 def test_a_strip_may_begin_with_the_first_step(specimen):
@@ -217,8 +217,8 @@ def test_of_two_waits_that_follow_each_other_both_have_to_go(tmp_path):
             builder.add("runtime", "cudaStreamSynchronize", begin + at + 2, us, correlation=-2)
     analysis = analyze(builder.write(tmp_path / "made.pt.trace.json"))
     us = others.replayed(analysis)
-    assert us["after copies to the GPU"] == pytest.approx(us["none"], rel=0.02)
-    assert us["in and after copies to the CPU"] == pytest.approx(us["none"], rel=0.02)
+    assert us["those at copies to the GPU"] == pytest.approx(us["none"], rel=0.02)
+    assert us["those at copies to the CPU"] == pytest.approx(us["none"], rel=0.02)
     assert us["all"] == pytest.approx((2 * 800 + 1090) / 3, rel=0.02)
 
 

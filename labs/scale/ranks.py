@@ -92,7 +92,7 @@ def reported() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        get_error_handler().record_exception(error)
+        _leave_reason(error)
         if launched():
             raise SystemExit(2) from error
         raise
@@ -101,8 +101,19 @@ def reported() -> Iterator[None]:
             raise SystemExit(130) from None
         raise
     except Exception as error:
-        get_error_handler().record_exception(error)
+        _leave_reason(error)
         raise
+
+
+def _leave_reason(error: Exception) -> None:
+    """Write the error where torchrun reads it: whole, or not at all where the process is stopped meanwhile."""
+    path = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if path:
+        os.environ["TORCHELASTIC_ERROR_FILE"] = f"{path}.part"
+    get_error_handler().record_exception(error)
+    if path:
+        os.replace(f"{path}.part", path)
+        os.environ["TORCHELASTIC_ERROR_FILE"] = path
 
 
 def from_rank_0(value: T) -> T:

@@ -107,6 +107,13 @@ def test_untraced_steps_that_are_not_alike_have_a_range(summary):
     assert "not alike, half of them 1.0 ms to 2.0 ms" in found["text"]
 
 
+def test_untraced_steps_that_alternate_are_compared_by_their_mean(summary):
+    found = summary(untraced_step_ms=[0.1, 0.1, 0.1, 0.1, 0.1, 1.1, 1.1, 1.1, 1.1])  # the median is 0.1 ms
+    assert found["before_us"] == pytest.approx(4900 / 9)
+    assert found["slower"] == pytest.approx(1000 / (4900 / 9))
+    assert "untraced: mean 544.4 us per step" in found["text"]
+
+
 def epochs(builder):
     """Three steps of 1 ms; before the second one the DataLoader ends, and its workers start for 100 ms."""
     loader, begin = "_MultiProcessingDataLoaderIter", 0

@@ -23,6 +23,7 @@ MUCH = 0.1  # of the step: with collectives alone for longer, a GPU is not bound
 COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
 BUSY = 0.05  # of the step: a GPU that is idle for less is busy
 MOST_CAUSES, MENTIONED_CAUSE = 3, 0.1  # of why a GPU is idle: so many, of so much of that time
+WIDE = 2.0  # times as long: where half of the steps differ by more, hardly any is as long as their median
 ALIKE, MANY = 1.1, 5  # times as long: steps that differ by less; so many have a range
 SURE = 0.1  # the error of an estimate that is said as one number,
 NARROW = 1.05  # times: if it is so near to its lower end
@@ -388,24 +389,26 @@ def recorded(a: Analysis) -> list[str]:
 def traced(a: Analysis) -> dict[str, Any] | None:
     """How a program was traced, and how fast it is without the profiler; None for one not of `walkthrough trace`.
 
-    before_us, after_us: the median untraced step before and after the traced ones; alike: whether they are. least_us,
-    most_us: half of both lie between these. slower: how many times as long a typical traced step takes. None where that
-    is unknown. text: one line.
+    before_us, after_us: the median untraced step before and after the traced ones, or the mean where steps alternate
+    between short and long; alike: whether they are. least_us, most_us: half of both lie between these. slower: how many
+    times as long a typical traced step takes. None where that is unknown. text: one line.
     """
     recording = a.trace.recording
     if recording is None:
         return None
     before, after = (np.array(ms) * 1e3 for ms in (recording.untraced_step_ms, recording.untraced_after_ms))
-    before_us, after_us = (float(median(us)) if len(us) else None for us in (before, after))
     untraced, parts = np.concatenate([before, after]), [_as_asked(recording, len(a.steps.names))]
-    alike = 1 / ALIKE <= after_us / before_us <= ALIKE if before_us and after_us else None
     least, most = (quantile(untraced, share) if len(untraced) else None for share in (0.25, 0.75))
-    usual, slower = float(median(untraced)) if len(untraced) else 0.0, None
+    wide = bool(least and most and most > WIDE * least)
+    middle = np.mean if wide else median
+    before_us, after_us = (float(middle(us)) if len(us) else None for us in (before, after))
+    alike = 1 / ALIKE <= after_us / before_us <= ALIKE if before_us and after_us else None
+    usual, slower = float(middle(untraced)) if len(untraced) else 0.0, None
     if usual > 0 and a.steps.whole and not is_undecided(a.typical.steps):
-        slower = a.typical.steps.median_us / usual
+        slower = (a.typical.steps.mean_us if wide else a.typical.steps.median_us) / usual
     found = {"before_us": before_us, "after_us": after_us, "alike": alike, "least_us": least, "most_us": most}
     if len(untraced):
-        parts.append(_untraced(found, len(before), len(after)))
+        parts.append(_untraced(found, len(before), len(after), "mean" if wide else "median"))
         parts.append(f"a traced step takes {slower:.2f}x as long" if (slower or 0) >= 1 else "")
     return found | {"slower": slower, "text": "; ".join(filter(None, parts))}
 
@@ -424,12 +427,12 @@ def _as_asked(recording: Recording, steps: int) -> str:
     return f"{text}, as the program ended after {total}" if cut else text
 
 
-def _untraced(found: dict[str, Any], before: int, after: int) -> str:
-    """How long steps take without the profiler: so many before and after the traced ones."""
+def _untraced(found: dict[str, Any], before: int, after: int, middle: str) -> str:
+    """How long steps take without the profiler: so many before and after the traced ones. middle: "mean", "median"."""
     texts = []
     for us, count, when in ((found["before_us"], before, "before tracing"), (found["after_us"], after, "after it")):
         if us is not None:
-            several = f"{time_text(us)} over the" if texts else f"median {time_text(us)} per step over the"
+            several = f"{time_text(us)} over the" if texts else f"{middle} {time_text(us)} per step over the"
             texts.append(f"{several} {count} steps {when}" if count > 1 else f"{time_text(us)} in the one step {when}")
     if found["alike"] is not None:
         texts.append("alike" if found["alike"] else "not alike")

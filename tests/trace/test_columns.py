@@ -1,12 +1,14 @@
 """Medians, quantiles and distinct values: those of numpy, without importing numpy.ma."""
 
+from types import SimpleNamespace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from support.trace_builder import TraceBuilder
 
-from walkthrough.trace.columns import distinct, median, places, quantile
+from walkthrough.trace.columns import distinct, in_turn, median, places, quantile
 from walkthrough.trace.reader import read
 
 NUMBERS = st.floats(-1e9, 1e9, width=32)
@@ -32,6 +34,11 @@ def test_the_places_of_each_value_with_one_nan():
     assert [place.tolist() for place in found.values()] == [[2], [0, 3], [1, 4]]
     assert list(found)[:2] == [1.0, 2.0]
     assert places(np.empty(0)) == {}
+
+
+def test_what_begins_next_on_the_same_thread():
+    first, second = in_turn(SimpleNamespace(thread=np.array([7, 3, 7, 7, 3, 5])))
+    assert sorted(zip(first.tolist(), second.tolist(), strict=True)) == [(0, 2), (1, 4), (2, 3)]
 
 
 def test_the_first_operator_around_another_that_is_not_passed(tmp_path):

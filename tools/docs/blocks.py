@@ -203,7 +203,8 @@ def number(course: Course, step: str) -> str:
 def _gain(rows: Sequence[LadderRow], skipped_to: str, on: str = "") -> str:
     """In words: the gain of the last of one or two rows, and what its run noted that the row before did not.
 
-    skipped_to: the row before, where others stand between them that have no effect on this device; else "".
+    skipped_to: the row before, where others lie between them that have no effect on this device; else "". on: " on …",
+    the machine, in place of a table that says it.
     """
     sentences, row = [], rows[-1]
     if gain := row.gain:
@@ -214,7 +215,7 @@ def _gain(rows: Sequence[LadderRow], skipped_to: str, on: str = "") -> str:
         sentences += [PAIRS] if gain.rounds > 1 and not on else []
     notes = [note for note in row.result.notes if note not in rows[0].result.notes]  # a single row's are the machine's
     sentences += [f"The run noted: {escaped(note)}." for note in notes]
-    return " ".join(filter(None, sentences))
+    return " ".join(sentences)
 
 
 def _published(step: str) -> str:
@@ -223,8 +224,8 @@ def _published(step: str) -> str:
     if step not in steps:
         return "The original has no such step."
     row, at = PUBLISHED[step], steps.index(step)
-    source = f"[{DEVICE}]({SOURCE}), one run, no spread, traced steps"
-    text = f"The original ({source}): {row.images_per_second:.1f} images/s"
+    where = f"[{DEVICE}]({SOURCE}), one run, no spread, traced steps"
+    text = f"The original ({where}): {row.images_per_second:.1f} images/s"
     if not at:
         return f"{text}, {row.step_ms:.1f} ms per step, {row.memory_gb:.2f} GB."
     before = PUBLISHED[steps[at - 1]]
@@ -242,28 +243,22 @@ def explain(course: Course, *names: str) -> str:
     return f"```text\n{known[name]}```"
 
 
-CHAPTERS = {  # {chapter: (its title here, the question)}
-    "00_measuring": ("Measuring", "How fast is it, and how do I know?"),
-    "01_tensor_cores": ("Tensor Cores", "Are we using the fastest arithmetic units of the GPU?"),
-    "02_gpu_memory": ("GPU memory", "What does a bigger batch gain, and what fills the memory?"),
-    "03_host_to_device_copy": ("Copy less", "How many bytes have to be copied?"),
-    "04_loading": ("Workers", "How many workers?"),
-    "05_pinned_memory": ("Pinned memory and overlap", "Why does the GPU still wait for its batch?"),
-    "08_on_device_data": ("No loader at all", "Do you need a loader at all?"),
-    "09_channels_last": (
-        "Memory layout and cuDNN's choice",
-        "Why does the GPU rearrange tensors, and who chose these kernels?",
-    ),
-    "10_no_hidden_syncs": (
-        "No hidden synchronisation",
-        "Where does the CPU wait for the GPU, and when does that cost anything?",
-    ),
-    "11_fused_optimizer": ("Fused optimizer", "Does fused=True make the optimizer faster?"),
-    "13_compile": ("torch.compile", "When does torch.compile pay off?"),
-    "15_cuda_graphs": ("CUDA graphs", "When do CUDA graphs make a step faster?"),
-    "16_data_parallel": ("Several GPUs", "When do N GPUs train N times as fast?"),
-    "17_the_limit": ("The limit", "How fast could this model train here, and how much is left?"),
-    "18_which_steps_matter": ("Which steps matter", "What does each optimisation gain, alone and with the others?"),
+CHAPTERS = {  # {chapter: its title in the table; the question is its heading}
+    "00_measuring": "Measuring",
+    "01_tensor_cores": "Tensor Cores",
+    "02_gpu_memory": "GPU memory",
+    "03_host_to_device_copy": "Copy less",
+    "04_loading": "Workers",
+    "05_pinned_memory": "Pinned memory and overlap",
+    "08_on_device_data": "No loader at all",
+    "09_channels_last": "Memory layout and cuDNN's choice",
+    "10_no_hidden_syncs": "No hidden synchronisation",
+    "11_fused_optimizer": "Fused optimizer",
+    "13_compile": "torch.compile",
+    "15_cuda_graphs": "CUDA graphs",
+    "16_data_parallel": "Several GPUs",
+    "17_the_limit": "The limit",
+    "18_which_steps_matter": "Which steps matter",
 }
 
 
@@ -277,15 +272,12 @@ def chapters(course: Course, gains: str = "") -> str:
         for (_, before), (step, row) in pairwise(PUBLISHED.items())
     }
     measured = {row.result.step[:2]: str(row.gain) if row.gain else row.needs for row in course.shown.ladder.rows[1:]}
-    rows = [
-        [
-            f"[{name[:2]} {title}]({course.to_docs}{name}.md)",
-            question,
-            *([_of_steps(measured, name)] if gains else []),
-            _of_steps(published, name),
-        ]
-        for name, (title, question) in CHAPTERS.items()
-    ]
+    rows = []
+    for name, title in CHAPTERS.items():
+        page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        question = page.partition("\n")[0].removeprefix(f"# {name[:2]} ")
+        gained = [_of_steps(texts, name, page) for texts in ([measured, published] if gains else [published])]
+        rows.append([f"[{name[:2]} {title}]({course.to_docs}{name}.md)", question, *gained])
     base = course.shown.ladder.baseline
     here = [f">gain here, {escaped(base.device)}"] if gains else []
     text = (
@@ -299,9 +291,10 @@ def chapters(course: Course, gains: str = "") -> str:
     )
 
 
-def _of_steps(texts: Mapping[str, str], chapter: str) -> str:
-    """The texts of the steps whose numbers a chapter shows, by the steps' first two digits; of several, with those."""
-    page = (ROOT / "docs" / f"{chapter}.md").read_text(encoding="utf-8")
+def _of_steps(texts: Mapping[str, str], chapter: str, page: str) -> str:
+    """The texts of the steps whose numbers a chapter's page shows, by the steps' first two digits; of several, with
+    those.
+    """
     steps = re.findall(r"<!-- begin number (\d\d)_", page)
     if len(steps) < 2:
         return texts.get(chapter[:2], "")

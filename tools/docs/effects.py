@@ -120,7 +120,7 @@ def _miss(recorded: Recorded, row: Prediction) -> str:
     """A gain above its bound, and the bound that the same cost has in a timed step, which is shorter than a traced."""
     bound, before = row.predicted_gain or 1.0, recorded.row(row.before).result
     traced_us = recorded.analyses[row.before].typical.steps.mean_us
-    timed_us = before.batch_size / before.samples_per_second.median * 1e6
+    timed_us = before.ms_per_step * 1e3
     cost_us = traced_us * (1 - 1 / bound)
     text = f"{code(row.step)} gained {row.gain}, the bound was {bound:.2f}x."
     if not cost_us < timed_us < traced_us:

@@ -49,6 +49,7 @@ from walkthrough.results import result
 from walkthrough.results.environment import git_revision, now
 from walkthrough.results.errors import InputError, exit_in_one_line
 from walkthrough.trace.analysis import Analysis, analyze
+from walkthrough.trace.columns import in_turn
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.memory import direction
 from walkthrough.trace.steps import is_backward
@@ -247,16 +248,26 @@ def traces_in(folder: Path) -> dict[str, Path]:
     return {samples.sha256(path): path for path in files}
 
 
+def samples_in(traces: Mapping[str, Path], names: Iterable[str]) -> dict[str, Path]:
+    """{name: path} of these samples, from traces by their SHA-256. Raises InputError where one is missing."""
+    listed = samples.read_list().by_name
+    if missing := [name for name in names if listed[name].sha256 not in traces]:
+        raise InputError(f"the folder lacks the trace {missing[0]}: `python -m walkthrough samples` fetches it")
+    return {name: traces[listed[name].sha256] for name in names}
+
+
+def checksums(names: Iterable[str]) -> dict[str, str]:
+    """{name: SHA-256} of samples, as they are listed."""
+    listed = samples.read_list().by_name
+    return {name: listed[name].sha256 for name in names}
+
+
 def compute_samples(traces: Mapping[str, Path]) -> Sampled:
     """All of `Sampled`, from traces by their SHA-256. Raises InputError where one is missing."""
-    listed = {sample.name: sample for sample in samples.read_list().samples}
-    names = dict.fromkeys([*(shown.sample for shown in STRETCHES.values()), *" ".join(EXPLAINED).split()])
-    missing = [name for name in names if listed[name].sha256 not in traces]
-    if missing:
-        raise InputError(f"the folder lacks the trace {missing[0]}: `python -m walkthrough samples` fetches it")
-    analyses = {name: analyze(traces[listed[name].sha256]) for name in names}
+    paths = samples_in(traces, [*(shown.sample for shown in STRETCHES.values()), *" ".join(EXPLAINED).split()])
+    analyses = {name: analyze(path) for name, path in paths.items()}
     return Sampled(
-        sha256={name: listed[name].sha256 for name in names},
+        sha256=checksums(paths),
         stretches={name: stretch(analyses[shown.sample], shown.cut) for name, shown in STRETCHES.items()},
         explain={
             names: _explained([analyses[name] for name in names.split()], everything)
@@ -338,12 +349,11 @@ def replayed(analysis: Analysis) -> dict[str, float]:
     Of a wait after a copy, the direction of the copy tells which it is.
     """
     trace, replay = analysis.trace, Gains(analysis).replay
-    order = np.lexsort([trace.runtime.start, trace.runtime.thread])
-    changes = {"none": Change()}
+    changes, (before, following) = {"none": Change()}, in_turn(trace.runtime)
     for name, what in (("h2d", "those at copies to the GPU"), ("d2h", "those at copies to the CPU")):
         copying = calls_of_copies(analysis, direction(trace, name))
         after = np.zeros(len(copying), bool)
-        after[order[1:]] = copying[order[:-1]]
+        after[following] = copying[before]
         gone = after & trace.calls.waits
         changes[what] = Change(returns=gone | copying if name == "d2h" else gone)
     changes["all"] = without_waits(analysis)

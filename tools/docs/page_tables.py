@@ -111,7 +111,7 @@ def _utilization(course: Course, *names: str) -> str:
 
 def _work(course: Course, of: str, *names: str) -> str:
     """How often samples do some work in a typical step, and how long it takes. of: "layout" or "optimizer"."""
-    listed, known = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples().work
+    listed, known = samples.read_list().by_name, others.read_samples().work
     rows = []
     for name in names:
         values = [known[name][part] for part in _PARTS[of]]
@@ -130,7 +130,7 @@ def _work(course: Course, of: str, *names: str) -> str:
 
 def _timers(course: Course, *names: str) -> str:
     """What a timer without a synchronisation shows in samples, and what the GPU does; see `others.Timers`."""
-    listed, known, rows = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples(), []
+    listed, known, rows = samples.read_list().by_name, others.read_samples(), []
     for name in names:
         timers = known.timers[name]
         of = f"{code(name)}, {escaped(listed[name].gpu)}"
@@ -154,7 +154,7 @@ def _timers(course: Course, *names: str) -> str:
 
 def _waits(course: Course, *names: str) -> str:
     """How long the CPU waits for the GPU in samples, and how long the GPU is idle because of that."""
-    listed, known = {sample.name: sample for sample in samples.read_list().samples}, others.read_samples()
+    listed, known = samples.read_list().by_name, others.read_samples()
     rows = [
         [
             code(name),

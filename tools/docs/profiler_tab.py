@@ -17,10 +17,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from tools.docs.others import traces_in
+from tools.docs.others import checksums, samples_in, traces_in
 from tools.docs.recorded import RECORDS
 from walkthrough.compare.table import code, escaped, markdown_table
-from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, exit_in_one_line
@@ -190,13 +189,9 @@ def table(compared: Compared) -> str:
 
 def compute(traces: Mapping[str, Path]) -> Compared:
     """All of `Compared`, from traces by their SHA-256. Raises InputError where one is missing."""
-    listed = {sample.name: sample.sha256 for sample in samples.read_list().samples}
-    names = list(dict.fromkeys(row.sample for row in ROWS))
-    if missing := [name for name in names if listed[name] not in traces]:
-        raise InputError(f"the folder lacks the trace {missing[0]}: `python -m walkthrough samples` fetches it")
-    paths = [traces[listed[name]] for name in names]
-    release, patched = (dict(zip(names, _shown(which, paths), strict=True)) for which in ("release", "patched"))
-    return Compared({name: listed[name] for name in names}, release, patched)
+    paths = samples_in(traces, [row.sample for row in ROWS])
+    shown = (_shown(which, list(paths.values())) for which in ("release", "patched"))
+    return Compared(checksums(paths), *(dict(zip(paths, figures, strict=True)) for figures in shown))
 
 
 def _shown(which: str, paths: Sequence[Path]) -> list[Figures]:

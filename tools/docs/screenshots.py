@@ -55,8 +55,8 @@ BETWEEN = 24  # pixels between the parts of a picture
 class Shot:
     """A part of a picture: a page of the tab WALKTHROUGH ("step") or a view of PYTORCH_PROFILER ("Overview").
 
-    place: what is done first, one of the keys of `PLACES`. width, height: of the
-    window, in pixels of the page; of it the rows from top to bottom are kept (None: to the end).
+    place: what is done first, one of the keys of `PLACES`. width, height: of the window, in pixels of the page; of it
+    the rows from top to bottom are kept (None: to the end).
     """
 
     tab: str
@@ -177,7 +177,8 @@ def take(pictures: Sequence[Picture], recorded: Recorded, samples: Path) -> None
                     runs = [file.parent.name for file in files]
                     if logdir == RECORDS:
                         runs = [file.parent.relative_to(RECORDS).as_posix() for file in files]
-                    parts = [photograph(page, base, shot, runs, two_steps(files[0])) for shot in picture.shots]
+                    begin_and_end_us = two_steps(files[0])
+                    parts = [photograph(page, base, shot, runs, begin_and_end_us) for shot in picture.shots]
                     save(parts, FOLDER / f"{picture.name}.png")
                     print(f"taken: {picture.name}", flush=True)
 

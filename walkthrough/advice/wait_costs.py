@@ -15,7 +15,7 @@ from walkthrough.results.errors import printable
 from walkthrough.terminal import counted, rounded_time
 from walkthrough.trace import outliers
 from walkthrough.trace.analysis import Analysis
-from walkthrough.trace.columns import Spans, distinct, once, places
+from walkthrough.trace.columns import Spans, distinct, in_turn, once, places
 from walkthrough.trace.communication import Communication, alone
 from walkthrough.trace.idle import CAUSES, LAUNCH_LATENCY, Idle, longest_stall
 from walkthrough.trace.intervals import Cover
@@ -98,10 +98,9 @@ def hidden_syncs(a: Analysis) -> Evidence:
 
 def _before_a_wait(a: Analysis) -> np.ndarray:
     """A mask over the runtime's calls: those that the same thread follows with a call that waits."""
-    runtime, before = a.trace.runtime, np.zeros(len(a.trace.runtime), bool)
-    order = np.lexsort([runtime.start, runtime.thread])
-    this, following = order[:-1], order[1:]
-    before[this] = a.trace.calls.waits[following] & (runtime.thread[this] == runtime.thread[following])
+    before = np.zeros(len(a.trace.runtime), bool)
+    this, following = in_turn(a.trace.runtime)
+    before[this] = a.trace.calls.waits[following]
     return before
 
 

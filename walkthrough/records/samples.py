@@ -62,6 +62,11 @@ class Samples(Struct, frozen=True):
     licences: dict[str, Licence]
     samples: list[Sample]
 
+    @property
+    def by_name(self) -> dict[str, Sample]:
+        """{name: sample}."""
+        return {sample.name: sample for sample in self.samples}
+
 
 class WrongContentError(InputError):
     """What came is not the trace: another checksum, or an answer such as "404 Not Found"; others may still come."""

@@ -109,6 +109,14 @@ class Spans(Struct):
         return Spans(**{name: column[mask] if len(column) else column for name, column in asdict(self).items()})
 
 
+def in_turn(spans: Spans) -> tuple[np.ndarray, np.ndarray]:
+    """The indices of spans, and of those that begin next on the same thread: two arrays of pairs."""
+    order = np.argsort(spans.thread, kind="stable")  # they are sorted by start
+    first, second = order[:-1], order[1:]
+    same = spans.thread[first] == spans.thread[second]
+    return first[same], second[same]
+
+
 def joined(tables: Sequence[Spans]) -> Spans:
     """The events of several tables, one after the other; a column that one of them lacks is empty."""
     filled = [spans for spans in tables if len(spans)]

@@ -1,7 +1,7 @@
 """The code that the docs show is the code that runs: docs/your_own_script.md as one program, and on two ranks.
 
-Of docs/recording.md the commands are parsed; `tests/records/test_rehearsal.py` runs them. Those of docs/questions.md
-are parsed too, and its Python is compiled.
+The commands of all pages are parsed; `tests/records/test_rehearsal.py` runs those of docs/recording.md. The Python of
+docs/questions.md is compiled.
 """
 
 import json

@@ -1,21 +1,30 @@
 """What the studies of all labs share: their command line, and their measurements; see `walkthrough.compare.study`.
 
-A lab's `study.py` is a program:
+A lab's `study.py` is a program, in one file: what is measured, the tables, and what follows from them.
+
+    @measurement
+    def step_time(options, batch_size): ...   # in a process of its own: it may crash, run out of memory, compile
+
+    def claims(tables, on_gpu): ...           # what was published or expected, from the tables alone
 
     def main():
         options = lab_options(__doc__, "memory", DEFAULTS)
-        lab = measurements("memory", options, Path(__file__).with_name("measure.py"))
-        speed = lab.measure("step_time", batch_size=128)   # calls step_time(options, batch_size=128) of measure.py
-        report(lab.study({"speed": [speed]}, claims, notes), options)
+        lab = measurements("memory", options)
+        tables = {"speed": [lab.measure("step_time", batch_size=128)]}
+        report(lab.study(tables, claims(as_stored(tables), on_gpu(options)), notes), options)
 
-and its `measure.py` ends with `serve(step_time, …)`: each measurement is a process of its own, which may crash, run out
-of memory or compile without a trace in the next. What was measured is kept until the file is written, so that after a
-cut the same command goes on.
+    if __name__ == "__main__":
+        program(main, claims)
+
+What was measured is kept until the file is written, so that after a cut the same command goes on.
+`python labs/LAB/study.py --claims FILE` writes the claims of an earlier result anew, from its tables.
 """
 
 import argparse
+import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,16 +32,77 @@ from typing import Any, TypeVar
 from common.options import Defaults, StepOptions, add_step_options, options_from, resolved
 from labs.shared.cluster import Cluster, add_cluster_options, answers, cluster_of
 from walkthrough.compare import study
-from walkthrough.compare.study import LIMIT_SECONDS, Measurements, NotMeasured, Study, keep_whole, show
+from walkthrough.compare.statistics import Rounds, ratio
+from walkthrough.compare.study import (
+    LIMIT_SECONDS,
+    Claim,
+    Measurements,
+    NotMeasured,
+    Row,
+    Study,
+    as_json,
+    keep_whole,
+    show,
+)
 from walkthrough.results.environment import ROOT, current_environment, now
 from walkthrough.results.errors import OneLineParser
 from walkthrough.results.result import check_writable
 from walkthrough.terminal import console
 
-FILE = "study.json"
+FILE, PROGRAM = "study.json", "study.py"
 K = TypeVar("K")
+Function = TypeVar("Function", bound=Callable[..., Any])
+Claims = Callable[[Mapping[str, Sequence[Row]], bool], list[Claim]]  # claims(tables as stored, on_gpu)
+MEASUREMENTS = dict[str, Callable[..., Any]]()  # of this program, by name
 
 serve = partial(study.serve, options_from=options_from)
+
+
+def measurement(function: Function) -> Function:
+    """Mark a function(options, **settings) of a study as one that `Measurements.measure` calls by its name."""
+    MEASUREMENTS[function.__name__] = function
+    return function
+
+
+def program(main: Callable[[], None], claims: Claims) -> None:
+    """Be the program of a study: `main`, or one measurement of it, or new claims of an earlier result."""
+    match sys.argv[1:]:
+        case ["--measure", request]:
+            serve(*MEASUREMENTS.values(), argv=[request])
+        case ["--claims", path]:
+            earlier = study.read(path)
+            study.write(Path(path), replace(earlier, claims=claims(earlier.tables, earlier.on_gpu)))
+        case _:
+            main()
+
+
+def on_gpu(options: StepOptions) -> bool:
+    """Whether a study measures on a GPU: what a CPU cannot show is then a measurement."""
+    return options.device != "cpu"
+
+
+def as_stored(tables: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
+    """Tables as a study's file holds them: intervals are objects, see `walkthrough.compare.study.interval`."""
+    return {name: [as_json(row) for row in rows] for name, rows in tables.items()}
+
+
+def ladder_rows(programs: Mapping[str, Rounds], unit: str = "samples/s") -> list[Row]:
+    """A row for each program, in their order: its median speed, its `Ratio` to the first, and to the one before.
+
+    programs: {name: {round: its windows in `unit`}}; ratios are of the rounds that both have.
+    """
+    names, rows = list(programs), []
+    for before, (name, rounds) in zip(["", *names], programs.items(), strict=False):
+        first = programs[names[0]]
+        rows.append(
+            {
+                "program": name,
+                unit: statistics.median(statistics.median(windows) for windows in rounds.values()),
+                "times the baseline": ratio(rounds, first) if before else None,
+                "times the one before": ratio(rounds, programs[before]) if before else None,
+            }
+        )
+    return rows
 
 
 def lab_options(
@@ -88,11 +158,11 @@ def _parsed(
 def measurements(
     lab: str,
     options: StepOptions,
-    program: Path,
+    file: Path | None = None,
     limit_seconds: float = LIMIT_SECONDS,
     jobs: Cluster | None = None,
 ) -> Measurements:
-    """The `Measurements` of a lab. program: its file that ends with `serve`. jobs: the cluster, if any."""
+    """The `Measurements` of a lab. file: its program, if not `study.py`. jobs: the cluster, if any."""
     from common.device import device_name
 
     import torch
@@ -105,7 +175,8 @@ def measurements(
         "environment": current_environment(torch.__version__, torch.version.cuda),
         "started": now(),
     }
-    command, on_cluster = (sys.executable, str(program)), partial(answers, jobs) if jobs else None
+    command = (sys.executable, str(file)) if file else (sys.executable, str(ROOT / "labs" / lab / PROGRAM), "--measure")
+    on_cluster = partial(answers, jobs) if jobs else None
     return Measurements(header, options, command, f"labs/{lab}/*.py", limit_seconds, on_cluster)
 
 

@@ -30,7 +30,8 @@ OF_A_LADDER = ("limit", "input", "ablation", "overhead", "sweep")  # the studies
 LIMIT_SECONDS = 1200  # of one measurement: beyond it something hangs
 NAME_LENGTH = 110  # of a measurement, at most, where it is told
 MOST_ROWS = 40  # of a table that is printed
-HOLDS = {True: "holds", False: "does not hold", None: "inconclusive"}
+VERDICT = {True: "holds", False: "does not hold", None: "not testable here"}
+MORE_ROUNDS = "more rounds: its interval includes the limit"
 SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 # Of a cluster: jobs(command, requests, seconds of each at most) gives an index and an `isolated.answer`, as they end.
@@ -42,8 +43,9 @@ Row = dict[str, Any]  # {header: text, number, None, or an interval as `asdict` 
 class Claim:
     """Something that was published, or that we expected, and what was measured about it.
 
-    text: the claim, a sentence. value: what was measured, with its 95 % interval, where it has one. holds: None where
-    the measurement does not decide it.
+    text: the claim, a sentence, with its published figure. value: what was measured, with its 95 % interval, where it
+    has one. holds: None where this machine cannot test it, or its measurements do not decide it; needs: what would,
+    such as "a GPU". A claim that nothing measured here could have contradicted is such a one, whatever its value.
     """
 
     id: str
@@ -52,6 +54,12 @@ class Claim:
     low: float | None
     high: float | None
     holds: bool | None
+    needs: str | None = None
+
+    @property
+    def verdict(self) -> str:
+        """For people, in a cell of a table."""
+        return VERDICT[self.holds] + (f": needs {self.needs}" if self.needs else "")
 
 
 def claim(
@@ -62,25 +70,27 @@ def claim(
     above: float | None = None,
     below: float | None = None,
     within: tuple[float, float] | None = None,
+    needs: str | None = None,
     holds: bool | None = None,
 ) -> Claim:
-    """A `Claim` that a value is above a limit, below one, or within a band; of None, one that nothing decides.
+    """A `Claim` that a value is above a limit, below one, or within a band; exactly one of the three is given.
 
-    holds: where the caller decides it.
+    A value without an interval is decided by itself: for what does not vary, such as counts and predictions. Of None,
+    or with `needs`, nothing is decided; needs: what a test takes that this measurement had not, None where it was one.
     """
-    if value is None:
-        return Claim(id, text, None, None, None, None)
     middle = value.ratio if isinstance(value, Ratio) else value.mean if isinstance(value, Mean) else value
     low, high = (value.low, value.high) if isinstance(value, Ratio | Mean) else (None, None)
     least, most = (low, high) if isinstance(value, Ratio | Mean) else (middle, middle)
-    if within is not None:
-        holds = None if least is None or most is None else inside(least, most, within)
-    elif above is not None:
+    if above is not None:
         holds = _is_above(least, most, above)
     elif below is not None:
         over = _is_above(least, most, below)
         holds = None if over is None else not over
-    return Claim(id, text, middle, low, high, holds)
+    elif within is not None:
+        holds = None if least is None or most is None else inside(least, most, within)
+    if needs or holds is not None:
+        return Claim(id, text, middle, low, high, None if needs else holds, needs)
+    return Claim(id, text, middle, low, high, None, MORE_ROUNDS if value is not None else "its measurement")
 
 
 def above(value: Ratio | Mean, limit: float) -> bool | None:
@@ -138,8 +148,8 @@ class Study:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether it was measured on a GPU: only a CPU's cores are part of a setup."""
-        return self.setup is not None and self.setup.cores is None
+        """Whether it was measured on a GPU: only a CPU's cores are part of a setup; a lab has none, and its device."""
+        return self.setup.cores is None if self.setup else self.device != self.environment.cpu
 
     def as_json(self) -> dict[str, Any]:
         """The object that the file holds and `--json` prints."""
@@ -205,9 +215,9 @@ def claim_rows(claims: Sequence[Claim]) -> list[Row]:
     """Claims as the rows of a table."""
     return [
         {
-            "claim": claim.text,
-            "measured": None if claim.value is None else asdict(Mean(claim.value, claim.low, claim.high, 0)),
-            "verdict": HOLDS[claim.holds],
+            "published, or expected": claim.text,
+            "ours": None if claim.value is None else asdict(Mean(claim.value, claim.low, claim.high, 0)),
+            "verdict": claim.verdict,
         }
         for claim in claims
     ]

@@ -1,0 +1,108 @@
+"""The epochs of a training: what a cut leaves, what it goes on from, which weights are the best; the schedule."""
+
+import csv
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from labs.shared.training import BEST, CHECKPOINT, TABLE, Training, rising_then_falling, unpacked
+from walkthrough.results.errors import InputError
+
+
+@dataclass(frozen=True)
+class Settings:
+    lr: float = 0.1
+    seed: int = 3
+
+
+class Cut(Exception):
+    """In place of a kill."""
+
+
+def train(folder, epochs, cut_in=None, settings=Settings(), accuracies=(0.5, 0.9, 0.7, 0.9)):
+    torch.manual_seed(settings.seed)
+    model = nn.Sequential(nn.Linear(3, 2), nn.Dropout(0.5))
+    optimizer = torch.optim.SGD(model.parameters(), settings.lr, momentum=0.9)
+    schedule = rising_then_falling(optimizer, 4, 0.25)
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    generator = torch.Generator()
+    run = Training(folder, settings, parts, [generator], best="test_accuracy")
+    for epoch in run.epochs(epochs):
+        if epoch == cut_in:
+            raise Cut
+        optimizer.zero_grad()
+        loss = model(torch.randn(4, 3, generator=generator)).square().mean()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        run.done(loss=loss.item(), test_accuracy=accuracies[epoch - 1])
+    return run, model
+
+
+def test_a_training_that_was_cut_off_goes_on_bit_by_bit(tmp_path, capsys):
+    whole, at_once = train(tmp_path / "whole", 4)
+    with pytest.raises(Cut):
+        train(tmp_path / "cut", 4, cut_in=4)
+    resumed, model = train(tmp_path / "cut", 4)
+    assert "goes on after epoch 3" in capsys.readouterr().out
+    assert [row["loss"] for row in resumed.rows] == [row["loss"] for row in whole.rows]
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), at_once.parameters(), strict=True))
+    with (tmp_path / "cut" / TABLE).open() as file:
+        assert [int(row["epoch"]) for row in csv.DictReader(file)] == [1, 2, 3, 4]
+
+
+def test_the_weights_of_the_best_epoch_are_kept_and_found_again(tmp_path):
+    run, model = train(tmp_path, 4)
+    last = {name: value.clone() for name, value in model.state_dict().items()}
+    assert run.load_best()["epoch"] == 2  # the first of two that are equal
+    best = unpacked((tmp_path / BEST).read_bytes())
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in best.items())
+    assert not all(torch.equal(value, last[name]) for name, value in best.items())
+    again, model = train(tmp_path, 4)
+    assert again.load_best()["epoch"] == 2
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in best.items())
+
+
+def test_another_trainings_or_a_damaged_checkpoint_is_refused_and_left(tmp_path):
+    train(tmp_path, 1)
+    content = (tmp_path / CHECKPOINT).read_bytes()
+    with pytest.raises(InputError, match=r"of a training with lr 0\.1, not 0\.2"):
+        train(tmp_path, 2, settings=Settings(lr=0.2))
+    for broken in (content[: len(content) // 2], b"", b"no zip"):
+        (tmp_path / CHECKPOINT).write_bytes(broken)
+        with pytest.raises(InputError, match="damaged or no checkpoint"):
+            train(tmp_path, 2)
+        assert (tmp_path / CHECKPOINT).read_bytes() == broken
+
+
+def test_a_loss_that_is_no_number_ends_the_training_before_it_is_kept(tmp_path):
+    run = Training(tmp_path, Settings(), {"model": nn.Linear(1, 1)})
+    with pytest.raises(InputError, match="diverged"):
+        for _ in run.epochs(2):
+            run.done(loss=float("nan"))
+    assert not (tmp_path / CHECKPOINT).exists()
+
+
+def test_without_a_folder_nothing_is_written_and_an_epoch_without_done_is_a_defect():
+    run, _ = train(None, 2)
+    assert len(run.rows) == 2
+    with pytest.raises(RuntimeError, match=r"without a call of done"):
+        for _ in Training(None, Settings(), {}).epochs(1):
+            pass
+
+
+@pytest.mark.parametrize("cosine", [False, True])
+def test_the_learning_rate_rises_to_its_own_and_falls_to_0(cosine):
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=2.0)
+    schedule = rising_then_falling(optimizer, 10, 0.2, cosine)
+    rates = []
+    for _ in range(11):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    assert rates[:3] == [1.0, 2.0, 2.0]
+    assert rates[3:] == sorted(rates[3:], reverse=True)
+    assert rates[6] == pytest.approx(1.0)  # half of the way down, on either curve
+    assert rates[10] == pytest.approx(0.0)

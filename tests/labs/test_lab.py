@@ -9,9 +9,9 @@ from rich.console import Console
 from support import run_program
 
 from common.options import Defaults, Workload, step_options
-from labs.shared.study import lab_options, measurements, report
+from labs.shared.study import FILE, lab_options, ladder_rows, measurements, report
 from walkthrough.compare.statistics import Ratio
-from walkthrough.compare.study import Claim, NotMeasured, kept_path, read, show
+from walkthrough.compare.study import Claim, NotMeasured, claim, interval, kept_path, read, show, write
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
@@ -210,3 +210,70 @@ def test_several_measurements_come_in_their_order_and_what_failed_is_none(option
     assert [answer["square"] for answer in measuring.several("squared", settings, processes=2)] == [16, 4, 9]
     assert measuring.several("refused", [{}, {}], processes=2) == [None, None]
     assert len(measurements("mine", options, program).values) == 3
+
+
+STUDY = """
+from labs.shared.study import measurement, program
+from walkthrough.compare.study import claim, interval
+
+@measurement
+def squared(options, number):
+    return number**2
+
+def claims(tables, on_gpu):
+    speed, needs = interval(tables["speed"][0]["speed"]), None if on_gpu else "a GPU"
+    return [claim("faster", "It is faster.", speed, above=1, needs=needs)]
+
+def main():
+    print("the study itself")
+
+if __name__ == "__main__":
+    program(main, claims)
+"""
+
+
+def test_a_study_is_its_own_measurements_and_writes_its_claims_anew(options, tmp_path):
+    file = tmp_path / "study.py"
+    file.write_text(STUDY)
+    lab = measurements("mine", options, file)
+    lab.command = (*lab.command, "--measure")
+    assert lab.measure("squared", number=7) == 49
+    assert run_program(file).stdout == "the study itself\n"
+    path = tmp_path / FILE
+    write(path, lab.study({"speed": [{"speed": Ratio(1.5, 1.2, 1.8, 3)}]}, [claim("faster", "Once.", 0.5, above=1)]))
+    assert run_program(file, "--claims", path).returncode == 0
+    (found,) = read(path).claims
+    assert (found.text, found.value, found.holds, found.needs) == ("It is faster.", 1.5, None, "a GPU")
+    assert interval(read(path).tables["speed"][0]["speed"]) == Ratio(1.5, 1.2, 1.8, 3)
+
+
+def test_a_ladders_rows_compare_with_the_first_and_with_the_one_before():
+    rows = ladder_rows({"a": {1: [10.0, 30.0, 20.0], 2: [20.0]}, "b": {1: [40.0], 2: [40.0]}, "c": {2: [10.0]}})
+    assert [row["samples/s"] for row in rows] == [20.0, 40.0, 10.0]
+    for other, expected in (("the baseline", [2.0, 0.5]), ("the one before", [2.0, 0.25])):
+        assert rows[0][f"times {other}"] is None
+        assert [row[f"times {other}"].ratio for row in rows[1:]] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("value", "limits", "expected"),
+    [
+        (Ratio(1.5, 1.2, 1.8, 3), {"above": 1}, True),
+        (Ratio(1.5, 1.2, 1.8, 3), {"above": 2}, False),
+        (Ratio(1.5, 1.2, 1.8, 3), {"above": 1.5}, None),
+        (Ratio(1.5, 1.2, 1.8, 3), {"below": 2}, True),
+        (Ratio(1.5, 1.2, 1.8, 3), {"below": 1.2}, None),  # the limit itself is within
+        (Ratio(1.5, 1.2, 1.8, 3), {"within": (1, 2)}, True),
+        (Ratio(1.5, 1.2, 1.8, 3), {"within": (2, 3)}, False),
+        (Ratio(1.5, 1.2, 1.8, 3), {"within": (1.3, 2)}, None),
+        (Ratio(1.5, None, None, 1), {"above": 1}, None),  # one round: no interval
+        (0.7, {"above": 1}, False),  # what does not vary decides by itself
+        (0.7, {"below": 1}, True),
+        (None, {"above": 1}, None),
+        (Ratio(1.5, 1.2, 1.8, 3), {"above": 1, "needs": "a GPU"}, None),
+    ],
+)
+def test_a_claim_is_decided_by_its_interval_or_says_what_it_needs(value, limits, expected):
+    found = claim("id", "A claim.", value, **limits)
+    assert found.holds is expected
+    assert (found.needs is None) == (expected is not None)

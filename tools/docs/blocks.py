@@ -17,7 +17,8 @@ from tools.docs.recorded import Course
 from walkthrough.compare.ladder import DEVICE, MODEL, PAIRS, PUBLISHED, SOURCE, page_table
 from walkthrough.compare.rounds import Comparison, half_spread
 from walkthrough.compare.rounds import Row as LadderRow
-from walkthrough.compare.study import claim_rows
+from walkthrough.compare.statistics import Mean
+from walkthrough.compare.study import Claim, claim_rows
 from walkthrough.compare.table import Table, escaped, markdown_table
 from walkthrough.compare.tour import step_files
 from walkthrough.records import samples
@@ -390,7 +391,10 @@ def _speed(row: LadderRow) -> str:
 
 
 def table(course: Course, of: str, name: str, *words: str) -> str:
-    """A table: of a lab's study ("labs/NAME"; "claims" are one, "notes" a list), of another study, or of `TABLES`."""
+    """A table: of a lab's study ("labs/NAME"; "claims" are one, "notes" a list), of another study, or of `TABLES`.
+
+    words: of "claims" the ids of some, which are then a list of sentences.
+    """
     if (of, name) in TABLES:
         return TABLES[of, name](course, *words)
     if of in COMMANDS:
@@ -402,8 +406,16 @@ def table(course: Course, of: str, name: str, *words: str) -> str:
         return _not_recorded(of)
     if name == "notes":
         return "\n".join(f"- {sentence_of(note)}" for note in study.notes)
+    if name == "claims" and words:
+        return "\n".join(f"- {said(claim)}" for claim in study.claims if claim.id in words) or "*Not recorded.*"
     rows = claim_rows(study.claims) if name == "claims" else study.tables.get(name)
     return Table(name, rows).markdown() if rows else "*Not measured on this device.*"
+
+
+def said(claim: Claim) -> str:
+    """A claim as a sentence: its text, what was measured, and the verdict."""
+    value = "" if claim.value is None else f"**{Mean(claim.value, claim.low, claim.high, 0)}**; "
+    return f"{escaped(claim.text)}: {value}{escaped(claim.verdict)}."
 
 
 BLOCKS: dict[str, Callable[..., str]] = {

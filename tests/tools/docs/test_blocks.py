@@ -251,7 +251,7 @@ def of_lab(tmp_path):
     rows = [{"workers": 0, "speed": None}, {"workers": 2, "speed": asdict(Ratio(1.5, 1.2, 1.8, 3))}]
     claims = [
         Claim("faster", "It is <b>faster</b>.", 1.5, 1.2, 1.8, True),
-        Claim("other", "Another.", None, None, None, None, "a GPU"),
+        Claim("other", "Another", None, None, None, None, "a GPU"),
     ]
     study = Study(
         name="mine", lab="mine", device="A CPU", environment=environment, started="2026-01-01",
@@ -271,6 +271,8 @@ def test_a_labs_tables_claims_notes_machine_and_figures_come_from_its_study(of_l
     assert "<b>" not in claims
     assert "| 1.5 (1.2 to 1.8) | holds |" in claims
     assert "| - | not testable here: needs a GPU |" in claims
+    one = BLOCKS["table"](of_lab, "labs/mine", "claims", "other")
+    assert one == "- Another: not testable here: needs a GPU."
     assert BLOCKS["table"](of_lab, "labs/mine", "notes") == "- No GPU: nothing waits."
     assert "A CPU, 2 CPU cores, torch 2.15.0+cu132. A smoke run" in BLOCKS["machine"](of_lab, "labs/mine")
     assert BLOCKS["figure"](of_lab, "labs/mine", "curves", "lines") == "*No figure: this was not measured.*"

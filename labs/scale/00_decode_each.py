@@ -4,7 +4,7 @@ Idea       A photograph has many times the pixels that the model gets, and all o
            fast, it waits.
 Change     None yet: a JPEG is read, decoded, resized and normalised, then the next; in each epoch all over again.
 Look for   Overview: "DataLoader" is most of the step time. On a GPU its utilisation stays low.
-Caution    Without random crops, so that the pipelines differ in speed alone; train.py trains from each of them with crops.
+Caution    Without random crops, so that the pipelines differ in speed alone; train.py trains from each with crops.
 """
 
 from common import run_step, start, step_options

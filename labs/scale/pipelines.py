@@ -24,7 +24,7 @@ from walkthrough.results.errors import InputError
 
 import torch
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset
+from torch.utils.data import DataLoader, DistributedSampler, Subset
 
 PIPELINES = ("jpeg", "resized", "cached", "shards", "nvjpeg", "dali")
 PREPARED, ON_GPU = PIPELINES[1:4], PIPELINES[4:]
@@ -42,9 +42,9 @@ def pipeline_of(data: Path, name: str | None) -> str:
 class Pipeline:
     """Batches of DIR/train and DIR/val on the device, for this process of several.
 
-    data: a folder of JPEGs, or one that is prepared. size: px. share: images of a pass of this process. rank, processes:
-    of the group. workers: of the loader; with fewer shards than readers no more than there are shards.
-    images: of training. Raises InputError for data that cannot be used, and for a pipeline that does not run here.
+    data: a folder of JPEGs, or one that is prepared. size: px. share: images of a pass of this process. workers: of the
+    loader; no more than there are shards for it. rank, processes: of the group. images: of training. Raises InputError
+    for data that cannot be used, and for a pipeline that does not run here.
     """
 
     def __init__(

@@ -10,7 +10,6 @@ goes on. JPEGs that cannot be decoded are named, counted and left out.
 """
 
 import fcntl
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -139,8 +138,8 @@ def _tell(part: Path, corrupt: dict[str, str], of: int) -> None:
     if len(corrupt) > limit or len(corrupt) == of:
         name, why = next(iter(corrupt.items()))
         raise InputError(
-            f"{len(corrupt)} of {of} JPEGs for {part} cannot be decoded, such as {name} ({why}): more than {limit}, which "
-            f"are left out; bring them again, and remove {part.parent}"
+            f"{len(corrupt)} of {of} JPEGs for {part} cannot be decoded, such as {name} ({why}): more than {limit}, "
+            f"which are left out; bring them again, and remove {part.parent}"
         )
     for name, why in list(corrupt.items())[:NAMED]:
         print(f"corrupt JPEG, left out: {name}: {why}")

@@ -4,9 +4,9 @@
     python labs/scale/slurm.py --cluster slurm --array 8 -- python labs/scale/sweep.py  # 8 jobs; JOB_INDEX is 0 to 7
     python labs/scale/slurm.py --processes-per-node 2 -- python labs/scale/train.py     # on this machine
 
-With --processes-per-node the processes of a job train together: each has its RANK, as under torchrun. This waits for all
-jobs and says how each ended; interrupted, it cancels them. "python" means the Python that this runs with. Nodes have to
-share the file system. A job that SLURM ends is noticed at once where it keeps accounts (sacct).
+With --processes-per-node the processes of a job train together: each has its RANK, as under torchrun. This waits for
+all jobs and says how each ended; interrupted, it cancels them. "python" means the Python that this runs with. Nodes
+have to share the file system. A job that SLURM ends is noticed at once where it keeps accounts (sacct).
 """
 
 import argparse
@@ -28,7 +28,7 @@ LOGDIR = ROOT / "logs" / "labs" / "scale" / "jobs"
 
 @dataclass(frozen=True)
 class Launch:
-    """A job: a command, the folder that it runs in, its number in the array; processes: of a node, together; or None."""
+    """A job: a command, its folder, its number in the array; processes: of a node, that train together, or None."""
 
     command: Sequence[str]
     folder: str

@@ -31,7 +31,7 @@ def spark_engine(master: str) -> Iterator[Callable[[Callable[[Any], Any], Sequen
     sql = imported("pyspark.sql", "scale", "--engine spark")
     home = os.environ.get("JAVA_HOME")
     if not shutil.which("java", path=os.path.join(home, "bin") if home else None):
-        raise InputError("--engine spark needs Java 17 or newer: apt-get install default-jre-headless, or set JAVA_HOME")
+        raise InputError("--engine spark needs Java 17 or newer: apt-get install default-jre-headless")
     if not re.match(MASTERS, master):
         raise InputError(f"--master {master} is none of Spark's: local[*], local[N], spark://HOST:PORT, yarn, k8s://…")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)

@@ -29,7 +29,7 @@ from typing import Any
 
 from common.device import autocast_dtype, device_name, disable_tf32, keep_freed_memory, synchronize
 from common.failures import as_input_error
-from common.options import StepOptions, add_step_options, resolved
+from common.options import add_step_options, resolved
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.pipelines import PIPELINES, Batch, Pipeline, pipeline_of
 from labs.shared.training import DTYPES, TABLE, Training, packed, rising_then_falling
@@ -95,8 +95,8 @@ class Settings:
 class Replica:
     """The model of one process of a group, which trains on its share of each batch.
 
-    module: float [N, …] -> [N, classes], whose weights those of rank 0 replace. passes: in which a process trains on its
-    share; gradients are exchanged in the last.
+    module: float [N, …] -> [N, classes], whose weights those of rank 0 replace. passes: in which a process trains on
+    its share; gradients are exchanged in the last.
     """
 
     def __init__(
@@ -310,10 +310,10 @@ def train(args: argparse.Namespace) -> None:
         torch.manual_seed(steps.seed)
         model = mobilenet(steps.model, len(pipeline.classes))
         replica = Replica(model, device, args.lr, settings.precision, args.accumulate)
+        passes = f"{processes} processes x {args.accumulate} passes x {share_of_pass}"
         print(
-            f"train: {steps.model} on {settings.data}, {len(pipeline.classes)} classes, {steps.image_size} px, from "
-            f"{name}; batch {steps.batch_size} = {processes} processes x {args.accumulate} passes x {share_of_pass}, on "
-            f"{device_name(device)}",
+            f"train: {steps.model} on {settings.data}, {len(pipeline.classes)} classes, {steps.image_size} px, "
+            f"from {name}; batch {steps.batch_size} = {passes}, on {device_name(device)}",
             flush=True,
         )
         with as_input_error(steps, DataLoader([0], share_of_pass, num_workers=steps.workers), device):
@@ -338,7 +338,8 @@ def told(images_per_second: float, images: int, folder: Path) -> None:
     """Say, and write for `compare`, what an epoch would take."""
     seconds = images / images_per_second
     write_json(folder / QUICK, {"images_per_second": images_per_second, "seconds": seconds})
-    print(f"{images_per_second:.0f} images/s: an epoch of {images} images takes about {seconds:.0f} s ({seconds / 3600:.2f} h)")
+    takes = f"{seconds:.0f} s ({seconds / 3600:.2f} h)"
+    print(f"{images_per_second:.0f} images/s: an epoch of {images} images takes about {takes}")
 
 
 def compare(args: argparse.Namespace, words: Sequence[str]) -> None:

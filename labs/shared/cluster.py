@@ -1,4 +1,4 @@
-"""A function for each of many values, as jobs of a cluster, through submitit: a SLURM array, or processes of this machine.
+"""A function for each of many values, as jobs through submitit: a SLURM array, or processes of this machine.
 
     for index, answer in run(cluster, function, values): ...
 
@@ -109,8 +109,8 @@ def run(
     """Call function(value) for each of these values, as jobs: (index, answers) as each ends, in any order.
 
     nodes: of a job; tasks: of each node: the function is called once in each task, so a job has as many answers. One
-    that raises or dies makes its job a `Failed`; the others go on. Where this is left, or SIGTERM ends the program, jobs
-    that are not done are cancelled. Raises InputError where jobs cannot be submitted.
+    that raises or dies makes its job a `Failed`; the others go on. Where this is left, or SIGTERM ends the program,
+    jobs that are not done are cancelled. Raises InputError where jobs cannot be submitted.
     """
     if nodes > 1 and cluster.kind != "slurm":
         raise InputError(f"{nodes} nodes need --cluster slurm: this machine is one node")

@@ -12,7 +12,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from labs.scale import drawing
 from walkthrough.results import result
@@ -123,7 +123,7 @@ class Cached(Dataset):
 
 def middle_square(image: Image.Image | torch.Tensor) -> Box:
     """The largest square in the middle of an image."""
-    _, height, width = get_dimensions(image)
+    _, height, width = get_dimensions(cast(Any, image))
     side = min(width, height)
     left, top = (width - side) // 2, (height - side) // 2
     return left, top, left + side, top + side
@@ -131,7 +131,7 @@ def middle_square(image: Image.Image | torch.Tensor) -> Box:
 
 def random_crop(image: Image.Image | torch.Tensor) -> Box:
     """A part of an image for training, by torch's random numbers: of `CROP_AREA` and `CROP_RATIO`."""
-    top, left, height, width = RandomResizedCrop.get_params(image, list(CROP_AREA), list(CROP_RATIO))
+    top, left, height, width = RandomResizedCrop.get_params(cast(Any, image), list(CROP_AREA), list(CROP_RATIO))
     return left, top, left + width, top + height
 
 

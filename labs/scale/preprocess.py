@@ -124,8 +124,8 @@ def _cached(images: Jpegs, out: Path, size: int) -> dict[str, Any]:
     """All images in one file, decoded; their labels in another. images: resized ones."""
     beside = out.with_name(f".{out.name}.partial.npy")
     array = np.lib.format.open_memmap(beside, "w+", np.uint8, (len(images), 3, size, size))
-    for number, (image, _) in enumerate(images):
-        array[number] = image.numpy()
+    for number in range(len(images)):
+        array[number] = images[number][0].numpy()
     array.flush()
     np.save(out.with_name(f"{out.name}-labels.npy"), np.array(images.targets))
     beside.replace(out.with_suffix(".npy"))

@@ -424,51 +424,49 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
         return cell("pipelines", column, pipeline=name)
 
     trainings = {row["trained from"]: row for row in tables.get("trainings", ())}
-    fast = next((row for name, row in trainings.items() if name.startswith("shards")), {})
+    shards = next((row for name, row in trainings.items() if name.startswith("shards")), {})
+    faster = interval(shards.get("times the first")) if any(" 224 px" in name for name in trainings) else None
     processes = max((row["processes"] for row in tables.get("scaling", ())), default=2)
-    times = next((key for row in tables.get("model", ()) for key in row if key.startswith("times")), "")
+    smaller = next((key for row in tables.get("model", ()) for key in row if key.startswith("times")), "")
+    published = f"{processes} processes reach the efficiency of four K80 (published: {EFFICIENCY}), {{}} scaling"
     return [
         claim(
-            "prepared", "Published: 1 h at 224 px becomes 15 minutes at 64 px, prepared. Training from shards of 64 px "
-            "is at least 4 times as fast as from JPEGs at 224 px (times).",
-            interval(fast.get("times the first")) if any("224 px" in name for name in trainings) else None,
-            above=SMALL_OVER_LARGE,
+            "prepared", "Training from shards of 64 px takes at most a quarter of the time from JPEGs at 224 px "
+            "(published: 15 minutes for 1 h; times as fast)", faster, above=SMALL_OVER_LARGE,
         ),
         claim(
-            "small-images", "Published with it: the model alone trains at least 4 times the images/s at 64 px that it "
-            "does at 224 px (times).", cell("model", times), above=SMALL_OVER_LARGE,
+            "small-images", "The model alone trains at least 4 times the images/s at 64 px that it does at 224 px",
+            cell("model", smaller), above=SMALL_OVER_LARGE,
         ),
         claim(
-            "accuracy", f"Training from shards is within {POINTS:.0f} points of the top-1 from JPEGs (points).",
-            interval(fast.get("top-1, points over jpeg")), within=(-POINTS, POINTS),
+            "accuracy", f"Training from shards is within {POINTS:.0f} points of the top-1 accuracy from JPEGs",
+            interval(shards.get("top-1, points over jpeg")), within=(-POINTS, POINTS),
         ),
         claim(
-            "shards", f"Shards deliver at least {FASTER:.0f} times the images/s of decoding each photograph in the "
-            "main process (times).", pipeline(SHARDS, "times decoding each"), above=FASTER,
+            "shards", f"Shards deliver at least {FASTER:.0f} times the images/s of decoding each photograph",
+            pipeline(SHARDS, "times decoding each"), above=FASTER,
         ),
         claim(
-            "batched", "Published: vectorise by batching before mapping. Normalising batches beats normalising images "
-            "(times the images/s).", pipeline(BATCHED, "times the one before"), above=1,
+            "batched", "Normalising whole batches delivers more images/s than normalising images (published as a gain)",
+            pipeline(BATCHED, "times the one before"), above=1,
         ),
         claim(
-            "starved", "Published: the input pipeline is the bottleneck. Decoding each photograph in the main process "
-            "delivers less than the model consumes (times).",
-            pipeline(FIRST, "times what the model consumes"), below=1, needs=needs,
+            "starved", "Decoding each photograph in one process delivers less than the model consumes (published as "
+            "the bottleneck)", pipeline(FIRST, "times what the model consumes"), below=1, needs=needs,
         ),
         claim(
-            "fed", "Shards deliver more than the model consumes (times).",
-            pipeline(SHARDS, "times what the model consumes"), above=1, needs=needs,
+            "fed", "Shards deliver more than the model consumes", pipeline(SHARDS, "times what the model consumes"),
+            above=1, needs=needs,
         ),
         *(
             claim(
-                f"efficiency-{kind}", f"Published: four K80 are 3.5 times as fast as one. {processes} processes reach "
-                f"that efficiency of {EFFICIENCY}, {kind} scaling (efficiency).",
+                f"efficiency-{kind}", published.format(kind),
                 cell("scaling", "efficiency", scaling=kind, processes=processes), above=EFFICIENCY, needs=several,
             )
             for kind in ("strong", "weak")
         ),
         claim(
-            "no-sync", "Exchanging gradients in the last pass alone is faster than in each (times).",
+            "no-sync", "Exchanging gradients in the last pass alone is faster than in each",
             cell("accumulation", "times as fast as in each pass"), above=1,
         ),
     ]  # fmt: skip

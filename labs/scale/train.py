@@ -52,6 +52,7 @@ import torch.distributed as dist
 # gloo's threads may abort the process while it ends.
 import torch.distributed.nn.functional
 from torch import nn
+from torch.distributed import PrefixStore, rendezvous  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -64,13 +65,12 @@ QUICK_STEPS, QUICK = 20, "quick.json"  # of --quick: steps that are timed, and t
 RATE = "images_per_second"
 EXCHANGES = ("last pass", "each pass", "never")  # when processes exchange gradients
 PRECISION = {dtype: name for name, dtype in DTYPES.items()}
-# Buffers before each forward pass: batch norm's statistics, which are sent when they are used, at validation. What
-# torch calls it, by version.
-SENDS_BUFFERS = next(
-    name
-    for name in ("forward_sync_buffers", "broadcast_buffers")
-    if name in signature(DistributedDataParallel).parameters
-)
+# Not before each forward pass: batch norm's statistics are sent when they are used, at validation. The name is by
+# torch's version.
+_NAMES = ("forward_sync_buffers", "broadcast_buffers")
+SENDS_BUFFERS: dict[str, Any] = {
+    next(name for name in _NAMES if name in signature(DistributedDataParallel).parameters): False
+}
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Replica:
         self.processes = dist.get_world_size() if dist.is_initialized() else 1
         self.model = self.module
         if self.processes > 1:
-            self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True, **{SENDS_BUFFERS: False})
+            self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True, **SENDS_BUFFERS)
         self.optimizer = torch.optim.SGD(
             self.module.parameters(), lr, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True
         )
@@ -173,9 +173,9 @@ def process_group(device: torch.device) -> Iterator[None]:
     if "WORLD_SIZE" not in os.environ:
         yield
         return
-    store, rank, processes = next(dist.rendezvous("env://"))
+    store, rank, processes = next(rendezvous("env://"))
     if os.environ.get("GROUP_WORLD_SIZE") == "1":
-        store = dist.PrefixStore(f"start_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        store = PrefixStore(f"start_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=processes)
     try:
@@ -316,7 +316,7 @@ def train(args: argparse.Namespace) -> None:
             f"from {name}; batch {steps.batch_size} = {passes}, on {device_name(device)}",
             flush=True,
         )
-        with as_input_error(steps, DataLoader([0], share_of_pass, num_workers=steps.workers), device):
+        with as_input_error(steps, DataLoader(pipeline.train_set, share_of_pass, num_workers=steps.workers), device):
             try:
                 if steps.quick:
                     told(speed(replica, pipeline, steps.batch_size), pipeline.images, steps.logdir)

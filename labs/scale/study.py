@@ -87,7 +87,7 @@ def offline(options: StepOptions, engine: str, run: int) -> dict[str, Any]:
     with spark_engine("local[*]") if engine == "spark" else nullcontext(on_all_cores) as of:
         prepared(data, "shards", options.image_size, of, out)
     seconds, parts = time.perf_counter() - begin, read_json(out / "index.json")["parts"].values()
-    images, size = sum(part["images"] for part in parts), bytes_on_disk(out, "*.tar")
+    images, size = sum(part["images"] for part in parts), bytes_on_disk(out, "**/*.tar")
     shutil.rmtree(out)
     return {"seconds": seconds, "images": images, "bytes": size}
 

@@ -14,6 +14,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,9 +129,11 @@ def run(
             for job in helpers.as_completed(jobs, poll_frequency=POLL_SECONDS):
                 yield first + jobs.index(job), _result(job)
         finally:
-            for job in jobs:
-                if not job.done():
-                    job.cancel(check=False)
+            left = [job for job in jobs if not job.done()]
+            for job in left:
+                job.cancel(check=False)
+            while cluster.kind == "local" and any(job.state == "RUNNING" for job in left):
+                time.sleep(POLL_SECONDS)
 
 
 def _executor(cluster: Cluster, nodes: int, tasks: int) -> Any:

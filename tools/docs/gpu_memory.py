@@ -142,7 +142,8 @@ def programs_table(fit: Fit, course: "Course", *names: str) -> str:
     ]
     headers = ["program", ">batch", "precision", ">peak GB", *(f">{kind}" for kind in KINDS), ">reserved GB"]
     if names:
-        return f"{markdown_table(headers, rows)}\n\n*Predicted by `fit` for {fit.predictions[0].model}, not measured.*"
+        models = dict.fromkeys(one.model for one in fit.predictions if one.program in names)
+        return f"{markdown_table(headers, rows)}\n\n*Predicted by `fit` for {', '.join(models)}, not measured.*"
     failed = [f"{code(program)} is not predicted: {escaped(why)}." for program, why in fit.failed.items()]
     return "\n\n".join([markdown_table(headers, rows), *failed, f"*torch {escaped(fit.environment.torch)}.*"])
 

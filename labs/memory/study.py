@@ -167,7 +167,7 @@ class Timeline(MemoryTracker):
         return self.blocks.setdefault(block.number, block)
 
     def rows(self, begin: int) -> list[dict[str, Any]]:
-        """{"event": an allocation or a release, counted from `begin`; kind: MB held after it, …}.
+        """{"allocations and releases": so many since `begin`, kind: MB held then, …}.
 
         At most `POINTS_SHOWN`: of neighbours, the highest. After `mark_state`.
         """
@@ -176,8 +176,8 @@ class Timeline(MemoryTracker):
             block = self.blocks[number]
             held[block.kind] += block.allocated_bytes if allocated else -block.allocated_bytes
             if event >= begin:
-                row = {"event": event - begin} | {kind: round(size / 1e6, 2) for kind, size in held.items()}
-                after.append((sum(held.values()), row))
+                row = {kind: round(size / 1e6, 2) for kind, size in held.items()}
+                after.append((sum(held.values()), {"allocations and releases": event - begin} | row))
         every = -(-len(after) // POINTS_SHOWN)
         return [max(after[at : at + every], key=lambda one: one[0])[1] for at in range(0, len(after), every)]
 

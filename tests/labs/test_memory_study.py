@@ -71,7 +71,7 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, 
     assert all(claim.value is not None for claim in result.claims)
     kinds = result.tables[f"memory_by_kind_{BASELINE}"]
     of = {name: [row[name] for row in kinds] for name in kinds[0]}
-    assert of["event"] == sorted(of["event"])
+    assert of["allocations and releases"] == sorted(of["allocations and releases"])
     assert len(set(of["parameters"])) == 1
     peak = of["activations"].index(max(of["activations"]))
     assert 0 < peak < len(kinds) - 1
@@ -276,8 +276,8 @@ def test_pairs_of_one_seed_are_compared_and_accuracies_stay_within_0_and_100():
 
 def test_what_was_published_stands_next_to_what_is_reserved_and_agrees_with_itself():
     rows = [
-        {"event": 9000, "parameters": 100.0, "activations": 400.0},
-        {"event": 9001, "parameters": 100.0, "activations": 50.0},
+        {"allocations and releases": 9000, "parameters": 100.0, "activations": 400.0},
+        {"allocations and releases": 9001, "parameters": 100.0, "activations": 50.0},
     ]
     (row,) = study.at_peak({BASELINE: {"rows": rows, "reserved_bytes": 600_000_000}})
     assert (row["allocated GB"], row["reserved GB"], row["published GB"]) == (0.5, 0.6, 7.82)

@@ -55,6 +55,7 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, 
     monkeypatch.setattr(study, "WINDOW_STEPS", {True: 1})
     monkeypatch.setattr(study, "OPTIMIZER_STEPS", {True: 3})
     monkeypatch.setattr(study, "EPOCHS", {True: 1})
+    monkeypatch.setattr(study, "ROUNDS", {True: 1})
     monkeypatch.setattr(study, "SEEDS", (0, 1))
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     assert main(*words)[0] == 0

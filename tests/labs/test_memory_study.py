@@ -3,6 +3,7 @@
 import json
 import sys
 from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -198,6 +199,10 @@ def test_a_seed_counts_only_where_all_variants_were_trained(options, monkeypatch
     assert list(quick)[5:] == ["2 workers"]
     assert all([epochs[0]["loss"] for epochs in seeds] == [0.0, 2.0] for seeds in quick.values())
     assert one.notes == ["the curves are of training on digits", "curves was not measured: killed by SIGKILL"]
+    whole = Canned(replace(options, quick=False), curves=curves)
+    names = list(Study(whole).trained())
+    assert names == [*list(quick)[:5], "1 workers", "2 workers", "4 workers", "8 workers"]
+    assert [list(asked["variants"]) for asked in whole.asked] == 3 * [[name] for name in names]  # hours each, on a GPU
 
 
 def tables_with(table, key, column, cell):

@@ -28,7 +28,7 @@ from labs.shared.images import FOLDS, NAMES, DataSet, source_in
 from labs.speedrun.augment import DeviceBatches
 from labs.speedrun.data import SETTINGS
 from labs.speedrun.model import DEFAULTS
-from walkthrough.results import capture, environment, result
+from walkthrough.results import environment, result
 from walkthrough.results.errors import InputError, OneLineParser, whole_number
 
 import torch
@@ -220,8 +220,6 @@ def run_race(
     Writes `args.logdir/<name of file>/race.json`. Raises InputError, after that, for a race that failed, and for what
     the user can fix.
     """
-    if capture.current.get():
-        run_step(file, args, loader, train_step, precision=precision)
     program, profile = Path(file).stem, cProfile.Profile() if args.cprofile else None
     if len(loader) == 0:
         raise InputError(f"--batch-size {args.batch_size} is larger than the data ({len(data)} images)")

@@ -156,7 +156,9 @@ class Study(Measured):
         added = {idea: ["ablations", "--add", idea] for idea in ideas}
         rows, rounds = list[Row](), ROUNDS[self.quick][self.kind]
         for seed in range(rounds):
-            rows += self._races((slow if seed < CONSTANT_ROUNDS[self.quick] else {}) | quick | added, [seed])
+            for name, run in slow.items() if seed < CONSTANT_ROUNDS[self.quick] else ():
+                rows += self._races({name: run}, [seed])  # minutes: each is kept when it is done
+            rows += self._races(quick | added, [seed])
         if not any(row["program"] == NAIVE for row in rows):
             raise InputError(f"{NAIVE} did not race: {'; '.join(self.notes)}")
         rows += self._races({LAST: [LAST]}, range(rounds, LAST_RACES[self.quick]))
@@ -211,7 +213,9 @@ class Study(Measured):
         plan = self.plans.plan(MOMENTUM)
         same = 10 * plan.lr  # a gradient counts ten times with momentum 0.9
         none = {"no momentum": [PLAIN, "--lr", same, "--epochs", plan.epochs]}
-        return self.grid(none | {f"momentum {m}": [MOMENTUM, "--momentum", m, "--lr", same * (1 - m)] for m in MOMENTA})
+        return self.grid(
+            none | {f"momentum {m}": [MOMENTUM, "--momentum", m, "--lr", round(same * (1 - m), 6)] for m in MOMENTA}
+        )
 
 
 def race_of(values: Mapping[str, Any]) -> Race:
@@ -424,8 +428,8 @@ def main() -> None:
     }  # fmt: skip
     checked = claims(as_stored(tables), on_gpu(options))
     done = study.lab.study(tables, checked, [*notes_of(setting, data), *study.notes])
-    if heat:
-        figure = heat_map_figure(heat, "learning rate", "batch size", "accuracy %", "failures")
+    if cells := done.tables["heat_map"]:
+        figure = heat_map_figure(cells, "learning rate", "batch size", "accuracy %", "failures")
         save(figure, options.logdir / "heat_map.svg")
     report(done, options)
 

@@ -51,22 +51,21 @@ def network(name: str, channels: int, classes: int) -> nn.Module:
     return small_mobilenet(width, channels, classes)
 
 
-def network_like(weights: Mapping[str, torch.Tensor], channels: int, classes: int) -> MobileNetV2:
-    """torchvision's MobileNetV2, as wide as the one that these weights are of, and with them.
+def network_like(weights: Mapping[str, torch.Tensor], name: str, channels: int, classes: int) -> nn.Module:
+    """The network that these weights are of, and with them: torchvision's of any width, or the one of that name.
 
-    Raises InputError where they are of something else, and where it does not take such images or has other classes.
+    Raises InputError where they are of something else, or of images or classes other than these.
     """
     try:
-        stem, own = (len(weights[f"{name}.weight"]) for name in ("features.0.0", "classifier.1"))
-        model = MobileNetV2(own, width_mult=stem / STEM)
+        stem = weights.get("features.0.0.weight", ())  # torchvision's first layer
+        is_theirs = len(stem) and channels == 3
+        model = MobileNetV2(classes, len(stem) / STEM) if is_theirs else network(name, channels, classes)
         model.load_state_dict(weights)
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"--trained: not the weights of a MobileNetV2 ({printable(error, 80)})") from error
-    if (channels, classes) != (3, own):
+    except (AttributeError, RuntimeError, TypeError) as error:
         raise InputError(
-            f"--trained: a network for {own} classes of images in colour, and --data has {classes} classes of images "
-            f"with {channels} channel(s): name the folder that it was trained on"
-        )
+            f"--trained is no MobileNetV2 for {classes} classes of images with {channels} channel(s), as --data has: "
+            f"{printable(error, 160)}"
+        ) from error
     return model
 
 

@@ -18,7 +18,7 @@ end `pruned.pt` there holds the weights, zeros included, without masks.
 import argparse
 import copy
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,7 @@ class Settings:
 
 
 def data_of(options: StepOptions, known: Mapping[str, Any] | None = None) -> tuple[DataSet, Settings]:
-    """CIFAR-10 where --data holds it, or its train/ and val/, else digits; and how it is trained.
+    """CIFAR-10 where --data holds it, or its train/ and val/, else digits, on the device; and how it is trained.
 
     known: `Settings` that are given, in place of those of the data set. By --quick fewer images and epochs. Raises
     InputError.
@@ -89,15 +89,14 @@ def data_of(options: StepOptions, known: Mapping[str, Any] | None = None) -> tup
             part.chosen(torch.randperm(len(part), generator=some)[:QUICK_IMAGES]) for part in (data.train, data.test)
         )
         data = replace(data, train=train, test=test)
+    train, test = (
+        Images(*(of.to(options.device) for of in (part.images, part.labels))) for part in (data.train, data.test)
+    )
+    data = replace(data, train=train, test=test)
     if len(data.train) < own["batch_size"]:
         raise InputError(f"--batch-size {own['batch_size']} is larger than the data ({len(data.train)} images)")
-    return data, Settings(data=f"{source}, {len(data.train)} images", **own)
-
-
-def on_device(data: DataSet, device: torch.device) -> DataSet:
-    """The images, as uint8, and labels on the device."""
-    train, test = (Images(part.images.to(device), part.labels.to(device)) for part in (data.train, data.test))
-    return replace(data, train=train, test=test)
+    name = root.resolve().name if source == "imagenette" else source
+    return data, Settings(data=f"{name}, {len(data.train)} images", **own)
 
 
 def optimizer_at(model: nn.Module, settings: Settings, state: State | None = None) -> torch.optim.Optimizer:
@@ -120,7 +119,7 @@ def train(
 ) -> Training:  # fmt: skip
     """Train from the end of epoch `begin` to that of `until`, by default the last: its epochs, with test accuracies.
 
-    The batches and the learning rates of an epoch are the same wherever a training begins. data: of `on_device`.
+    The batches and the learning rates of an epoch are the same wherever a training begins.
     folder, keep: see `Training`. Raises InputError where a loss is no number.
     """
     images, device = data.train, data.train.images.device
@@ -165,7 +164,7 @@ def flipped_and_shifted(images: torch.Tensor, random: torch.Generator) -> torch.
 
 @torch.no_grad()
 def accuracy(model: nn.Module, data: DataSet) -> float:
-    """The share of the test images that is classified right, 0..1. data: of `on_device`."""
+    """The share of the test images that is classified right, 0..1."""
     model.eval()
     right = 0
     for chosen in torch.arange(len(data.test)).split(TEST_BATCH):
@@ -250,26 +249,21 @@ def parsed() -> tuple[StepOptions, argparse.Namespace]:
     add_step_options(parser, DEFAULTS.logdir / "prune", None, without, defaults=DEFAULTS)
     add = parser.add_argument
     add("--trained", type=Path, metavar="DIR|FILE", help="of another training, or torchvision: see above")
-    add("--shares", type=share, nargs="+", default=SHARES, metavar="S", help="of the weights that go (default: 0.8 …)")
+    add("--shares", type=float, nargs="+", default=SHARES, metavar="S", help="of the weights that go (default: 0.8 …)")
     add("--reset", type=epoch, nargs="+", metavar="EPOCH", help="0 … or end (default: 0 2, or all that were kept)")
     add("--how", choices=(*HOW, "channels"), default=HOW[0], help="what goes (default: %(default)s)")
     add("--epochs", type=whole_number(1, 10**6), metavar="N", help="in all (default: as trained, or by data set)")
     add("--lr", type=float, help="SGD's highest (default: as trained, or by data set)")
     args = parser.parse_args()
+    if not all(0 < share < 1 for share in args.shares):
+        raise InputError("--shares are above 0 and below 1, such as 0.9")
     args.trained = args.trained and (args.trained if str(args.trained) == "torchvision" else folder(str(args.trained)))
     return resolved(args, defaults=DEFAULTS), args
 
 
-def share(text: str) -> float:
-    """Raises ValueError."""
-    if not 0 < float(text) < 1:
-        raise ValueError
-    return float(text)
-
-
-def epoch(text: str) -> int | None:
-    """A number; None for "end"."""
-    return None if text == "end" else whole_number(0, 10**6)(text)
+def epoch(text: str) -> int:
+    """-1 for "end"."""
+    return -1 if text == "end" else whole_number(0, 10**6)(text)
 
 
 def main() -> None:
@@ -282,58 +276,38 @@ def main() -> None:
     known = {**states[max(states)].get("settings", {})} if states else {}
     known |= {name: value for name in GIVEN if (value := getattr(args, name)) is not None}
     data, settings = data_of(options, {name: known[name] for name in KNOWN if name in known})
-    data = on_device(data, device)
-    print(
-        f"{settings.data}, {settings.image_size} px, batch {settings.batch_size}, {settings.epochs} epochs", flush=True
-    )
+    print(", ".join(f"{name} {value}" for name, value in asdict(settings).items()), flush=True)
     if not states:
         torch.manual_seed(settings.seed)
         model, path = network(settings.model, data.channels, data.classes).to(device), options.logdir / "unpruned"
-        keep = [number for number in args.reset or RESETS if number is not None]
-        train(model, optimizer_at(model, settings), data, settings, path, keep=keep)
+        train(model, optimizer_at(model, settings), data, settings, path, keep=args.reset or RESETS)
         states = read_trained(path)
     last = max(states)
-    epochs = [last if number is None else number for number in args.reset or (sorted(states)[:-1] or [last])]
-    if missing := [number for number in epochs if number not in states]:
-        raise InputError(
-            f"--reset {missing[0]}: the training kept {sorted(states)}; move it away to train and keep others"
-        )
-    model = like(states[last]["model"], settings, data).to(device)
-    console().print(Table("counts", count_rows(model, args.shares)).rich())
-    rows = [row_of(model, data, settings, 0.0, "-")]
-    for share, number in product(args.shares, epochs):
-        name = "end" if number == last else str(number)
-        path = options.logdir / f"{args.how}-{100 * share:g}-reset-{name}"
-        model = like(states[last]["model"], settings, data).to(device)
-        model, optimizer = reset(model, states, share, number, args.how, settings)
-        print(f"{args.how}, {100 * share:g} % pruned, reset to {name}", flush=True)
-        train(model, optimizer, data, settings, path, begin=number if number < last else 0)
+    epochs = [last if at == -1 else at for at in args.reset or sorted(states)[:-1] or [last]]
+    if missing := [at for at in epochs if at not in states]:
+        raise InputError(f"--reset {missing[0]}: the training kept {sorted(states)}; begin anew, in another folder")
+
+    def network_at_end() -> nn.Module:
+        return network_like(states[last]["model"], settings.model, data.channels, data.classes).to(device)
+
+    def row_of(model: nn.Module, share: float, reset_to: int | None) -> dict[str, Any]:
+        """What is left of a network without masks."""
+        weights = magnitudes(model, "weights")
+        sizes = {"weights": len(weights), "not zero": int((weights > 0).sum())}
+        return {"pruned %": 100 * share, "reset to epoch": reset_to, "accuracy %": 100 * accuracy(model, data), **sizes}
+
+    console().print(Table("counts", count_rows(network_at_end(), args.shares)).rich())
+    rows = [row_of(network_at_end(), 0.0, None)]
+    for share, at in product(args.shares, epochs):
+        print(f"{100 * share:g} % pruned ({args.how}), reset to epoch {at} of {last}", flush=True)
+        path = options.logdir / f"{args.how}-{100 * share:g}-reset-{at}"
+        model, optimizer = reset(network_at_end(), states, share, at, args.how, settings)
+        train(model, optimizer, data, settings, path, begin=at if at < last else 0)
         remove(model)
         write_whole(path / PRUNED, packed(model.state_dict()))
-        rows.append(row_of(model, data, settings, share, name))
+        rows.append(row_of(model, share, at))
     console().print(Table("pruned", rows).rich())
     print(f"written to {options.logdir}")
-
-
-def like(weights: Mapping[str, torch.Tensor], settings: Settings, data: DataSet) -> nn.Module:
-    """A network for these weights: torchvision's, or one that this program trained."""
-    if "features.0.0.weight" in weights:
-        return network_like(weights, data.channels, data.classes)
-    model = network(settings.model, data.channels, data.classes)
-    model.load_state_dict(weights)
-    return model
-
-
-def row_of(model: nn.Module, data: DataSet, settings: Settings, share: float, reset_to: str) -> dict[str, Any]:
-    """What is left of a network without masks."""
-    weights = magnitudes(model, "weights")
-    return {
-        "pruned %": 100 * share,
-        "reset to epoch": reset_to,
-        "accuracy %": 100 * accuracy(model, data),
-        "weights": len(weights),
-        "not zero": int((weights > 0).sum()),
-    }
 
 
 if __name__ == "__main__":

@@ -11,13 +11,13 @@ several at a time. The result is labs/pruning/study.json in --logdir.
 """
 
 import hashlib
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from itertools import repeat
+from multiprocessing import get_context
 from typing import Any, NamedTuple
 
 from common.device import disable_tf32, keep_freed_memory
@@ -25,13 +25,11 @@ from common.options import StepOptions
 from common.program import FULL, QUICK
 from common.timing import time_training
 from labs.pruning import prune
-from labs.pruning.masks import HOW, apply, magnitudes, masks_of, remove, threshold
-from labs.pruning.masks import without_channels as smaller
+from labs.pruning.masks import HOW, apply, magnitudes, masks_of, remove, without_channels
 from labs.pruning.model import DEFAULTS, network
 from labs.pruning.prune import Settings, State, accuracy, optimizer_at, reset, train
 from labs.shared.images import DataSet
 from labs.shared.study import Measured, as_stored, grid_options, measurement, measurements, on_gpu, program, report
-from walkthrough.compare import isolated
 from walkthrough.compare.statistics import Mean, Ratio, mean, of_pairs, ratio
 from walkthrough.compare.study import Claim, Measurements, Row, claim, interval, percent
 from walkthrough.results.environment import code_hash, usable_cores
@@ -128,7 +126,7 @@ def setup(options: StepOptions, seed: int, threads: int | None = 1) -> tuple[Dat
         keep_freed_memory()
         torch.set_num_threads(threads or usable_cores())
     data, settings = prune.data_of(options)
-    return prune.on_device(data, torch.device(options.device)), replace(settings, seed=options.seed + seed)
+    return data, replace(settings, seed=options.seed + seed)
 
 
 def new(data: DataSet, settings: Settings, other: int = 0) -> nn.Module:
@@ -154,32 +152,30 @@ def trained(options: StepOptions, seed: int) -> dict[str, Any]:
     """The unpruned training from a seed, whose weights are kept, and what its weights' magnitudes are.
 
     accuracy: 0..1. magnitudes: {of what: {quantile: value}}, see `masks.magnitudes`; counts: of those. misplaced:
-    [[share, the share of the parameters that is below the threshold of that share of the pooled numbers]]. untrained:
-    [[share, accuracy of the weights at the end, masked]].
+    [[%, the % of the parameters that are below the threshold of so many of the pooled numbers]]. untrained: [[share,
+    accuracy of the weights at the end, masked]].
     """
     data, settings = setup(options, seed)
     states = unpruned(options, data, settings)
     model = new(data, settings)
     model.load_state_dict(states[max(states)]["model"])
     values = {of: magnitudes(model, of) for of in ("weights", "parameters", "pooled")}
-    result: dict[str, Any] = {
+    masked = {
+        share: reset(new(data, settings), states, share, max(states), HOW[0], settings)[0]
+        for share in SHARES[options.quick]
+    }
+    return {
         "accuracy": accuracy(model, data),
         "magnitudes": {of: quantiles(numbers) for of, numbers in values.items()},
         "counts": {of: len(numbers) for of, numbers in values.items()},
-        "misplaced": [],
-        "untrained": [],
+        "misplaced": [list(row.values())[::3] for row in prune.count_rows(model, SHARES[options.quick])],
+        "untrained": [[share, accuracy(own, data)] for share, own in masked.items()],
     }
-    for share in SHARES[options.quick]:
-        below = values["parameters"] < threshold(values["pooled"], share)
-        result["misplaced"].append([share, below.float().mean().item()])
-        masked, _ = reset(new(data, settings), states, share, max(states), HOW[0], settings)
-        result["untrained"].append([share, accuracy(masked, data)])
-    return result
 
 
 def quantiles(values: torch.Tensor) -> dict[str, float]:
     """Of magnitudes: mean, quantiles and the largest."""
-    of = {f"{percent} %": threshold(values, percent / 100) for percent in (50, 60, 90, 99)}
+    of = {in_percent(share): prune.threshold(values, share) for share in (0.5, 0.6, 0.9, 0.99)}
     return {"mean": values.mean().item(), **of, "largest": values.max().item()}
 
 
@@ -223,22 +219,24 @@ def speeds(options: StepOptions, run: int) -> dict[str, dict[str, list[float]]]:
     parameters like others, and a training step would fill them.
     """
     data, settings = setup(options, run, threads=None)
-    batch = data.prepared(data.train.chosen(torch.arange(settings.batch_size)), data.train.images.device)
-    rows = {}
+    device, plan = data.train.images.device, QUICK if options.quick else FULL
+    batch = data.prepared(data.train.chosen(torch.arange(settings.batch_size)), device)
+    rows: dict[str, dict[str, list[float]]] = {name: {} for name in NETWORKS}
     for name in NETWORKS if run % 2 else NETWORKS[::-1]:
-        model = variant(data, settings, name)
-        rows[name] = {"inference": windows(partial(inference, model.eval()), batch, options)}
+        model = timed_network(name, new(data, settings))
+        steps = {"inference": partial(inference, model)}
         if name != "masks removed":
-            step = partial(prune.train_step, model.train(), optimizer_at(model, settings))
-            rows[name]["training"] = windows(step, batch, options)
+            steps["training"] = partial(prune.train_step, model, optimizer_at(model, settings))
+        for what, step in steps.items():
+            model.train(what == "training")
+            rows[name][what] = time_training(repeat(batch), step, device, plan).samples_per_second.windows
     return rows
 
 
-def variant(data: DataSet, settings: Settings, name: str) -> nn.Module:
-    """One of `NETWORKS`, not trained."""
-    model = new(data, settings)
+def timed_network(name: str, model: nn.Module) -> nn.Module:
+    """One of `NETWORKS`. model: the one without anything pruned."""
     if name == "channels pruned":
-        return smaller(model, TIMED)
+        return without_channels(model, TIMED)
     if name != "unpruned":
         apply(model, masks_of(model, TIMED))
     if name == "masks removed":
@@ -251,34 +249,20 @@ def inference(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> t
     return model(images)[0, 0]
 
 
-def windows(
-    step: Callable[..., torch.Tensor], batch: tuple[torch.Tensor, torch.Tensor], options: StepOptions
-) -> list[float]:
-    """Samples/s of each window of step(*batch)."""
-    plan = QUICK if options.quick else FULL
-    return time_training(repeat(batch), step, torch.device(options.device), plan).samples_per_second.windows
-
-
 @measurement
-def jobs(options: StepOptions, at_a_time: int, count: int, run: int) -> dict[str, float]:
-    """`count` short trainings, so many at a time, each in a process of its own: {"seconds": of all, start included}."""
-    settings = [{"seed": run * count + number, "threads": 1 if at_a_time > 1 else None} for number in range(count)]
-    requests = [{"what": "job", "options": asdict(options), "settings": own} for own in settings]
-    begin = time.perf_counter()
-    with ThreadPoolExecutor(at_a_time) as pool:
-        ask = partial(isolated.answer, (sys.executable, __file__, "--measure"), limit_seconds=LIMIT_SECONDS)
-        answers = list(pool.map(ask, requests))
-    if failed := [answer for answer in answers if isinstance(answer, str) or "error" in answer]:
-        raise RuntimeError(f"{len(failed)} of {count} trainings failed: {failed[0]}")
+def jobs(options: StepOptions, processes: int, count: int, run: int) -> dict[str, float]:
+    """`count` short trainings by so many processes, start included: {"seconds": of all}."""
+    seeds, threads, begin = range(run * count, (run + 1) * count), 1 if processes > 1 else None, time.perf_counter()
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        list(pool.map(job, repeat(options), seeds, repeat(threads)))
     return {"seconds": time.perf_counter() - begin}
 
 
-@measurement
-def job(options: StepOptions, seed: int, threads: int | None) -> float:
-    """A short training; its last loss."""
+def job(options: StepOptions, seed: int, threads: int | None) -> None:
+    """A short training."""
     data, settings = setup(options, seed, threads)
     model = new(data, settings)
-    return train(model, optimizer_at(model, settings), data, settings, until=JOB_EPOCHS).rows[-1]["loss"]
+    train(model, optimizer_at(model, settings), data, settings, until=JOB_EPOCHS)
 
 
 # Tables
@@ -321,14 +305,10 @@ def count_rows(counts: Mapping[str, int]) -> list[Row]:
 
 def quantile_rows(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
     """Magnitudes by quantile, means over seeds: as published, and ours with running statistics and without."""
-    columns = {
-        "ours, pooled": "pooled",
-        "ours, parameters": "parameters",
-        "ours, weights that can be pruned": "weights",
-    }
+    ours = {"pooled": "pooled", "parameters": "parameters", "weights": "weights that can be pruned"}
     return [
         {"of the magnitudes": name, "published, pooled": PUBLISHED_QUANTILES.get(name)}
-        | {column: mean([run["magnitudes"][of][name] for run in runs]).mean for column, of in columns.items()}
+        | {f"ours, {text}": mean([run["magnitudes"][of][name] for run in runs]).mean for of, text in ours.items()}
         for name in runs[0]["magnitudes"]["weights"]
     ]
 
@@ -336,10 +316,7 @@ def quantile_rows(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
 def misplaced_rows(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
     """What a threshold from pooled numbers really prunes."""
     by_seed = [dict(map(tuple, run["misplaced"])) for run in runs]
-    return [
-        {"asked for %": 100 * share, "of the parameters %": mean([100 * of_seed[share] for of_seed in by_seed])}
-        for share in by_seed[0]
-    ]
+    return [{"asked for %": asked, "of the parameters %": mean([of[asked] for of in by_seed])} for asked in by_seed[0]]
 
 
 def grid_rows(cells: Mapping[Cell, BySeed], quick: bool) -> list[Row]:
@@ -470,19 +447,17 @@ def found(tables: Tables, table: str, column: str, **where: Any) -> Any:
 def answer_rows(tables: Tables) -> list[Row]:
     """What the page says first; of the tables as stored."""
     timed, speed = in_percent(TIMED), partial(found, tables, "speed", "inference, times as fast")
-    statistics = found(tables, "counts", "running statistics", network="MobileNetV2") / PUBLISHED_WEIGHTS
+    asked, statistics = {"asked for %": JUDGED}, found(tables, "counts", "running statistics", network="MobileNetV2")
     rows = {
-        f"of the {PUBLISHED_WEIGHTS:,} published weights, % that are running statistics": 100 * statistics,
-        f"pruned %, by a threshold over both, {JUDGED:g} % asked for": found(
-            tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED}
+        f"of the {PUBLISHED_WEIGHTS:,} published weights, % that are no weights": 100 * statistics / PUBLISHED_WEIGHTS,
+        f"pruned % by that threshold, {JUDGED:g} % asked for": found(
+            tables, "misplaced", "of the parameters %", **asked
         ),
         "accuracy %, unpruned": found(tables, "speed", "accuracy %", network="unpruned"),
-        f"accuracy %, {timed} pruned, from the initialisation": found(
-            tables, "variants", timed, accuracy="initialisation"
-        ),
-        f"accuracy %, {timed} pruned, from a late epoch": found(tables, "variants", timed, accuracy="late"),
-        f"inference, {timed} masked: times as fast": speed(network=f"masked, {timed}"),
-        f"inference, {timed} of inner channels gone: times as fast": speed(network=f"channels pruned, {timed}"),
+        f"accuracy %, {timed} pruned, initialisation": found(tables, "variants", timed, accuracy="initialisation"),
+        f"accuracy %, {timed} pruned, late": found(tables, "variants", timed, accuracy="late"),
+        f"inference, {timed} masked, times as fast": speed(network=f"masked, {timed}"),
+        f"inference, {timed} of the channels gone, times as fast": speed(network=f"channels pruned, {timed}"),
     }
     return as_stored({"": [{"what": what, "found": value} for what, value in rows.items()]})[""]
 
@@ -502,7 +477,7 @@ class Study(Measured):
         """Raises InputError where no unpruned network could be trained."""
         quick, count, ways = self.quick, max(JOBS, self.processes), sorted({1, self.processes})
         timed = self.rounds(ROUNDS[quick], {"speeds": partial(self.one, "speeds")})
-        took = self.rounds(ROUNDS[quick], {way: partial(self.one, "jobs", at_a_time=way, count=count) for way in ways})
+        took = self.rounds(ROUNDS[quick], {way: partial(self.one, "jobs", processes=way, count=count) for way in ways})
         [trained] = self.each("trained", [{}])  # first, once for each seed: the others read its weights
         if not trained:
             raise InputError(f"no unpruned network was trained: {'; '.join(self.notes)}")

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import repeat
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.device import disable_tf32, keep_freed_memory
@@ -27,7 +28,7 @@ from common.timing import time_training
 from labs.pruning import prune
 from labs.pruning.masks import HOW, apply, magnitudes, masks_of, remove, without_channels
 from labs.pruning.model import DEFAULTS, network
-from labs.pruning.prune import Settings, State, accuracy, optimizer_at, reset, train
+from labs.pruning.prune import Settings, accuracy, optimizer_at, reset, train
 from labs.shared.images import DataSet
 from labs.shared.study import Measured, as_stored, grid_options, measurement, measurements, on_gpu, program, report
 from walkthrough.compare.statistics import Mean, Ratio, mean, of_pairs, ratio
@@ -135,16 +136,10 @@ def new(data: DataSet, settings: Settings, other: int = 0) -> nn.Module:
     return network(settings.model, data.channels, data.classes).to(data.train.images.device)
 
 
-def unpruned(options: StepOptions, data: DataSet, settings: Settings) -> dict[int, State]:
-    """{epoch: the state at its end} of the unpruned training, for the epochs to reset to and the last.
-
-    They are kept in the log folder, so that many processes, or the nodes of a cluster that shares it, train it once.
-    """
-    what = f"{settings} {options.device} {torch.__version__} {code_hash('labs/pruning/*.py', 'labs/shared/*.py')}"
-    folder = options.logdir / "weights" / hashlib.sha256(what.encode()).hexdigest()[:12]
-    model = new(data, settings)
-    train(model, optimizer_at(model, settings), data, settings, folder, keep=RESETS[options.quick])
-    return prune.read_trained(folder)
+def weights_in(options: StepOptions, settings: Settings) -> Path:
+    """The folder of the unpruned training, which many processes, or the nodes of a cluster, read."""
+    what = f"{settings} {options.device} {torch.__version__} {code_hash('labs/pruning/*.py')}"
+    return options.logdir / "weights" / hashlib.sha256(what.encode()).hexdigest()[:12]
 
 
 @measurement
@@ -156,9 +151,9 @@ def trained(options: StepOptions, seed: int) -> dict[str, Any]:
     accuracy of the weights at the end, masked]].
     """
     data, settings = setup(options, seed)
-    states = unpruned(options, data, settings)
-    model = new(data, settings)
-    model.load_state_dict(states[max(states)]["model"])
+    model, folder = new(data, settings), weights_in(options, settings)
+    train(model, optimizer_at(model, settings), data, settings, folder, keep=RESETS[options.quick])
+    states = prune.read_trained(folder)
     values = {of: magnitudes(model, of) for of in ("weights", "parameters", "pooled")}
     masked = {
         share: reset(new(data, settings), states, share, max(states), HOW[0], settings)[0]
@@ -186,7 +181,7 @@ def retrained(options: StepOptions, seed: int, share: float, epoch: int, how: st
     accuracy: 0..1. parameters: of the network that is left.
     """
     data, settings = setup(options, seed)
-    states = unpruned(options, data, settings)
+    states = prune.read_trained(weights_in(options, settings))
     if how == "reinitialised":
         states, how = {**states, epoch: {"model": new(data, settings, OTHER_WEIGHTS).state_dict()}}, HOW[0]
     model, optimizer = reset(new(data, settings), states, share, epoch, how, settings)
@@ -201,7 +196,7 @@ def iterated(options: StepOptions, seed: int, epoch: int) -> list[tuple[float, f
     (share, accuracy 0..1) for each of `IN_ROUNDS`.
     """
     data, settings = setup(options, seed)
-    states, rows = unpruned(options, data, settings), []
+    states, rows = prune.read_trained(weights_in(options, settings)), []
     for share in IN_ROUNDS:
         model, optimizer = reset(new(data, settings), states, share, epoch, HOW[0], settings)
         train(model, optimizer, data, settings, begin=epoch)

@@ -401,7 +401,7 @@ def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
     asked = found(tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED})
     extra = asked and Mean(*(of and of - JUDGED for of in (asked.mean, asked.low, asked.high)), asked.count)
     result.append(of_seeds("pooled", f"With statistics in the threshold more is pruned than asked for, {at}.", extra))
-    text = f"Trained again without {timed} of its weights, the network is right on {GOOD} % of the test images or more (%)."
+    text = f"Trained again without {timed} of the weights, a network is right on {GOOD} % of the images or more (%)."
     result.append(claim("accurate", text, found(tables, "variants", timed, accuracy="initialisation"), above=GOOD))
     for id, (text, one, other) in COMPARED.items():
         value = found(tables, "differences", f"{JUDGED:g} %", points=f"{one} - {other}")

@@ -396,30 +396,30 @@ def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
     """What was published or expected, and what came of it; of the tables as stored."""
     timed, at = in_percent(TIMED), f"{JUDGED:g} % pruned (points more)"
     statistics = found(tables, "counts", "running statistics", network="MobileNetV2")
-    text = f"All of the {PUBLISHED_WEIGHTS:,} numbers that were sorted are weights (% that are running statistics)."
+    text = f"All of the {PUBLISHED_WEIGHTS:,} numbers that were sorted are weights (% that are running statistics)"
     result = [claim("counted", text, 100 * statistics / PUBLISHED_WEIGHTS, below=0.001)]
     asked = found(tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED})
     extra = asked and Mean(*(of and of - JUDGED for of in (asked.mean, asked.low, asked.high)), asked.count)
-    result.append(of_seeds("pooled", f"With statistics in the threshold more is pruned than asked for, {at}.", extra))
-    text = f"Trained again without {timed} of the weights, a network is right on {GOOD} % of the images or more (%)."
+    result.append(of_seeds("pooled", f"With statistics in the threshold more is pruned than asked for, {at}", extra))
+    text = f"Trained again without {timed} of the weights, a network is right on {GOOD} % of the images or more (%)"
     result.append(claim("accurate", text, found(tables, "variants", timed, accuracy="initialisation"), above=GOOD))
     for id, (text, one, other) in COMPARED.items():
         value = found(tables, "differences", f"{JUDGED:g} %", points=f"{one} - {other}")
-        result += [of_seeds(id, f"{text}, {at}.", value)] if text else []
+        result += [of_seeds(id, f"{text}, {at}", value)] if text else []
 
     def speed(name: str) -> Any:
         return found(tables, "speed", "inference, times as fast", network=f"{name}, {timed}")
 
     for name in ("masked", "masks removed"):
-        text = f"A network is as fast with {timed} of its weights zero, {name} (times as fast)."
+        text = f"A network is as fast with {timed} of its weights zero, {name} (times as fast)"
         result.append(claim(name.replace(" ", "-"), text, speed(name), within=SAME_SPEED))
-    text = f"Without {timed} of the channels inside its blocks it is faster (times as fast)."
+    text = f"Without {timed} of the channels inside its blocks it is faster (times as fast)"
     result.append(claim("channels", text, speed("channels pruned"), above=1))
     most = max((row["at a time"] for row in tables["processes"]), default=1)
-    text = f"Trainings {most} at a time, one core each, are done sooner than one after the other (times as soon)."
+    text = f"Trainings {most} at a time, one core each, are done sooner than one after the other (times as soon)"
     value = found(tables, "processes", "times as soon", **{"at a time": most})
     result.append(claim("processes", text, value, above=1, needs=None if most > 1 else "two cores"))
-    text = "Late resetting beats the initialisation for MobileNetV2 on ImageNet (points more)."
+    text = "Late resetting beats the initialisation for MobileNetV2 on ImageNet (points more)"
     return [*result, claim("late-imagenet", text, None, needs="a GPU and ImageNet: prune.py --trained")]
 
 

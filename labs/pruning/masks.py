@@ -1,7 +1,8 @@
 """Which weights stay: masks by magnitude or at random, and fewer channels, which unlike a mask make layers smaller."""
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import nn
@@ -90,9 +91,10 @@ def without_channels(model: nn.Module, share: float, judged: nn.Module | None = 
     goes with them. What a block takes and gives stays as wide. At least one channel stays.
     """
     smaller = copy.deepcopy(model)
-    for block, by in zip(smaller.modules(), (judged or model).modules(), strict=True):
+    pairs: Iterable[tuple[Any, Any]] = zip(smaller.modules(), (judged or model).modules(), strict=True)
+    for block, by in pairs:
         if isinstance(block, InvertedResidual) and len(block.conv) == 4:  # expand, depthwise, project, normalise
-            filters, norm = by.conv[1][0].weight, by.conv[1][1].weight  # pyright: ignore
+            filters, norm = by.conv[1][0].weight, by.conv[1][1].weight
             scores = filters.detach().abs().sum((1, 2, 3)) * norm.detach().abs()
             count = max(1, round((1 - share) * len(scores)))
             kept = scores.topk(count).indices.sort().values

@@ -399,7 +399,8 @@ def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
     text = f"All of the {PUBLISHED_WEIGHTS:,} numbers that were sorted are weights (% that are running statistics)"
     result = [claim("counted", text, 100 * statistics / PUBLISHED_WEIGHTS, below=0.001)]
     asked = found(tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED})
-    extra = asked and Mean(*(of and of - JUDGED for of in (asked.mean, asked.low, asked.high)), asked.count)
+    ends = {end: value and value - JUDGED for end, value in (("low", asked.low), ("high", asked.high))} if asked else {}
+    extra = asked and replace(asked, mean=asked.mean - JUDGED, **ends)
     result.append(of_seeds("pooled", f"With statistics in the threshold more is pruned than asked for, {at}", extra))
     text = f"Trained again without {timed} of the weights, a network is right on {GOOD} % of the images or more (%)"
     result.append(claim("accurate", text, found(tables, "variants", timed, accuracy="initialisation"), above=GOOD))

@@ -84,6 +84,7 @@ def file_of(name: str) -> Path:
 
 def attempted(measure: Callable[[], Any], device: str) -> Any:
     """What measure() returns; {"failed": why} where it cannot be done here. Nothing of it is left in memory."""
+    gc.freeze()  # what is there already is not searched for cycles again
     try:
         return measure()
     except Exception as error:  # a compiler that is missing, memory that is too small: the others are measured
@@ -91,6 +92,7 @@ def attempted(measure: Callable[[], Any], device: str) -> Any:
     finally:
         torch.compiler.reset()
         gc.collect()
+        gc.unfreeze()
         empty_cache(torch.device(device))
 
 
@@ -392,7 +394,10 @@ def notes_of(options: StepOptions) -> list[str]:
     )
     if options.device != "cpu":
         return [predicted]
-    off = "autocast is off, as this CPU has no AMX: 01 changes nothing here; --precision bf16 turns it on"
+    off = (
+        "half precision of the trainings is bf16; in the programs autocast is off, as this CPU has no AMX, so 01 "
+        "changes nothing: --precision bf16 turns it on"
+    )
     return [
         predicted,
         *([off] if autocast_notes("cpu", options.precision) else []),

@@ -287,9 +287,10 @@ def test_a_lab_that_was_not_recorded_is_named_by_its_command(of_lab):
 def test_every_figure_of_a_labs_page_is_drawn_from_its_recorded_tables(lab):
     marks = re.findall(r"<!-- begin figure labs/(.+?) -->", page(f"labs/{lab}.md"))
     course = Course(recorded.records())
-    for mark in marks:
-        assert BLOCKS["figure"](course, *f"labs/{mark}".split()).startswith("![")
-    assert [len(draw().axes) > 0 for draw in course.figures.values()] == [True] * len(marks)
+    shown = [BLOCKS["figure"](course, *f"labs/{mark}".split()) for mark in marks]
+    drawn = [text for text in shown if text != "*No figure: this was not measured.*"]  # as where a record is older
+    assert all(text.startswith("![") for text in drawn)
+    assert [len(draw().axes) > 0 for draw in course.figures.values()] == [True] * len(drawn)
 
 
 def test_a_bigger_batch_raises_utilization_and_mixed_precision_lowers_it_at_more_images_per_second():

@@ -56,7 +56,10 @@ State = Mapping[str, Any]  # of `Training.state`: "model", "optimizer", "setting
 
 @dataclass(frozen=True)
 class Settings:
-    """What determines a training. epochs: in all, as the learning rate ends at 0. lr: the highest."""
+    """What determines a training. epochs: in all, as the learning rate ends at 0. lr: the highest.
+
+    trained: what is pruned, where it was trained elsewhere.
+    """
 
     model: str
     data: str
@@ -65,6 +68,7 @@ class Settings:
     epochs: int
     lr: float
     seed: int
+    trained: str = ""
 
 
 def data_of(options: StepOptions, known: Mapping[str, Any] | None = None) -> tuple[DataSet, Settings]:
@@ -275,7 +279,8 @@ def main() -> None:
     states = read_trained(args.trained) if args.trained else {}
     known = {**states[max(states)].get("settings", {})} if states else {}
     known |= {name: value for name in GIVEN if (value := getattr(args, name)) is not None}
-    data, settings = data_of(options, {name: known[name] for name in KNOWN if name in known})
+    known = {name: known[name] for name in KNOWN if name in known} | {"trained": str(args.trained or "")}
+    data, settings = data_of(options, known)
     print(", ".join(f"{name} {value}" for name, value in asdict(settings).items()), flush=True)
     if not states:
         torch.manual_seed(settings.seed)

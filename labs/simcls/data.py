@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from labs.shared.extras import imported
-from labs.shared.tokens import PAD, VOCABULARY, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
+from labs.shared.tokens import PAD, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
 from labs.simcls import documents
 from labs.simcls.documents import Document, Scores, best_first, corpus, kept_rouge, split
 from labs.simcls.model import SIZES, size_of
@@ -37,11 +37,6 @@ class PlacedTokens(Tokens):
         places, last = document.places, len(self.places) - 1
         first = [self.places[min(places[number], last)] for number in numbers]
         return [[token, *ids[1:]] for token, ids in zip(first, sequences, strict=True)]
-
-
-def trained_tokens(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PlacedTokens:
-    """`PlacedTokens` that are trained on these texts. Raises InputError."""
-    return PlacedTokens(trained_tokenizer(texts, "simcls", vocabulary, PLACES))
 
 
 class Candidates(Dataset):
@@ -114,7 +109,7 @@ def training_set(data: Path, model: str, seed: int, ordered_once: bool = False) 
     """
     check_extras(model)
     texts = corpus(data, SOME)
-    train = split(texts.documents, seed).train
+    train = split(texts.documents, seed)["train"]
     scores = None
     if ordered_once:
         kept = kept_rouge(data, texts)
@@ -126,7 +121,8 @@ def tokens_for(model: str, documents: Sequence[Document]) -> PlacedTokens:
     """The `PlacedTokens` that go with a model: trained on these documents for an own one. Raises InputError."""
     if model not in SIZES:
         return PlacedTokens(*hub_tokenizer(model, "simcls", " or ".join(SIZES)))
-    return trained_tokens([text for document in documents for text in (document.text, document.reference)])
+    texts = [text for document in documents for text in (document.text, document.reference)]
+    return PlacedTokens(trained_tokenizer(texts, "simcls", special=PLACES))
 
 
 def token_count(pad_id: int) -> Callable[[Sequence[Any]], torch.Tensor]:

@@ -14,7 +14,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache, cached_property
 from multiprocessing import get_context
 from pathlib import Path
@@ -34,12 +34,11 @@ TRUNCATED = (8, 12, 5, 18, 10, 15, 6, 22)  # words of a truncation, in the order
 RUN = 3  # sentences of an article that are a candidate: about as many as its highlights have
 FOLDS = 5
 FEW = 1000  # documents: of fewer, ROUGE is computed before other processes have started
-SCHEMA = 1  # of the file that keeps collected docstrings
 CNN_DAILYMAIL = "cnn_dailymail"  # its folder in --data
 OFFICIAL = ("train", "validation", "test")
 SENTENCE_END = re.compile(r"\s*\n\s*|(?<=[.!?])\s+(?=[A-Z\"'(])")
 KINDS = ("rouge1", "rouge2", "rougeLsum")  # Lsum: over sentences, a line each; what papers print as ROUGE-L
-Scores = Sequence[Sequence[float]]  # of a document: for each candidate one of each kind
+Scores = np.ndarray  # float64 [candidates, kinds], of a document
 
 
 @dataclass(frozen=True)
@@ -85,15 +84,6 @@ class Corpus:
         return {document.group for document in self.documents} <= set(OFFICIAL)
 
 
-@dataclass(frozen=True)
-class Split:
-    """Documents by what they are for; no group is in two of them."""
-
-    train: list[Document]
-    validation: list[Document]
-    test: list[Document]
-
-
 def corpus(data: Path, most: int | None = None) -> Corpus:
     """What `data` holds: a file of JSON lines, or a folder with one for each split; else the installed docstrings.
 
@@ -115,36 +105,24 @@ def from_docstrings(keep: Path, folders: Sequence[Path]) -> Corpus:
     """The corpus of the docstrings of the packages in `folders`, which the folder `keep` keeps. Raises InputError."""
     path = keep / "docstrings.json"
     code = hashlib.sha256(Path(docstrings.__file__).read_bytes()).hexdigest()[:16]  # another version collects others
-    key = f"{docstrings.installed(folders)} {code}"
-    texts = _kept(path, key)
-    if texts is None:
+    key = f"{docstrings.installed(folders)} {code} rows"
+    try:
+        value = result.read_json(path)
+        rows = value["docstrings"] if value["key"] == key else None
+    except (InputError, KeyError):  # none yet, or not ours: collected anew
+        rows = None
+    if rows is None:
         print("data: collecting the docstrings of the installed packages, once")
-        texts = docstrings.collect(folders)
+        rows = [(text.package, text.summary, text.sentences) for text in docstrings.collect(folders)]
         with result.writing(keep):
             keep.mkdir(parents=True, exist_ok=True)
-        result.write_json(path, {"schema": SCHEMA, "key": key, "docstrings": [asdict(text) for text in texts]})
-    documents = [with_candidates(text.package, text.body, text.summary, text.sentences) for text in texts]
+        result.write_json(path, {"key": key, "docstrings": rows})
+    documents = [with_candidates(package, " ".join(body), summary, body) for package, summary, body in rows]
     whole = tuple(document for document in documents if document is not None)
     if len({document.group for document in whole}) < FOLDS:
         where = ", ".join(map(str, folders))
-        raise InputError(
-            f"{len(whole)} docstrings of fewer than {FOLDS} packages in {where}: install more packages, such as those "
-            "of requirements.txt"
-        )
+        raise InputError(f"docstrings of fewer than {FOLDS} packages in {where}: install more, or use --data")
     return Corpus("docstrings", whole, len(documents) - len(whole))
-
-
-def _kept(path: Path, key: str) -> list[docstrings.Docstring] | None:
-    try:
-        value = result.read_json(path)
-        if value["schema"] != SCHEMA or value["key"] != key:
-            return None
-        return [
-            docstrings.Docstring(text["package"], text["summary"], tuple(text["sentences"]))
-            for text in value["docstrings"]
-        ]
-    except (InputError, KeyError, TypeError):  # none yet, or not ours: collected anew
-        return None
 
 
 def with_candidates(
@@ -234,25 +212,24 @@ def sentences_of(text: str) -> list[str]:
     return [" ".join(part.split()) for part in SENTENCE_END.split(text) if part.strip()]
 
 
-def split(documents: Sequence[Document], fold: int) -> Split:
-    """The documents of fold `fold` of `FOLDS` to test on, those of the next to choose by, and all others to train on.
+def split(documents: Sequence[Document], fold: int) -> dict[str, list[Document]]:
+    """{name of `OFFICIAL`: documents}: to test on those of fold `fold` of `FOLDS`, to choose by those of the next.
 
     A package is in one fold, and the folds are about equally large: packages are dealt out from the largest to the
     smallest, each to the fold that is smallest so far. A data set that has splits of its own keeps them.
     """
     groups = Counter(document.group for document in documents)
-    if set(groups) <= set(OFFICIAL):
-        return Split(*([document for document in documents if document.group == name] for name in OFFICIAL))
-    sizes, fold_of = [0] * FOLDS, {}
-    for group, size in sorted(groups.items(), key=lambda item: (-item[1], item[0])):
-        fold_of[group] = sizes.index(min(sizes))
-        sizes[fold_of[group]] += size
-    test, validation = fold % FOLDS, (fold + 1) % FOLDS
-    parts = {"train": [], "validation": [], "test": []}
+    part_of = {name: name for name in OFFICIAL}
+    if not set(groups) <= set(OFFICIAL):
+        sizes, names = [0] * FOLDS, {fold % FOLDS: "test", (fold + 1) % FOLDS: "validation"}
+        for group, size in sorted(groups.items(), key=lambda item: (-item[1], item[0])):
+            smallest = sizes.index(min(sizes))
+            sizes[smallest] += size
+            part_of[group] = names.get(smallest, "train")
+    parts: dict[str, list[Document]] = {name: [] for name in OFFICIAL}
     for document in documents:
-        name = {test: "test", validation: "validation"}.get(fold_of[document.group], "train")
-        parts[name].append(document)
-    return Split(**parts)
+        parts[part_of[document.group]].append(document)
+    return parts
 
 
 @cache
@@ -268,9 +245,9 @@ def rouge(reference: str, candidate: str) -> tuple[float, float, float]:
     return tuple(scores[kind].fmeasure for kind in KINDS)  # pyright: ignore[reportReturnType]  # three
 
 
-def rouge_of(document: Document) -> list[tuple[float, float, float]]:
+def rouge_of(document: Document) -> Scores:
     """`rouge` of each candidate of a document."""
-    return [rouge(document.reference, candidate) for candidate in document.candidates]
+    return np.array([rouge(document.reference, candidate) for candidate in document.candidates])
 
 
 def kept_rouge(keep: Path, texts: Corpus) -> dict[Document, Scores]:
@@ -282,28 +259,23 @@ def kept_rouge(keep: Path, texts: Corpus) -> dict[Document, Scores]:
     key = hashlib.sha256(Path(__file__).read_bytes() + texts.digest.encode()).hexdigest()
     try:
         with np.load(path) as kept:
-            scores = kept["rouge"].tolist() if str(kept["key"]) == key else None
+            scores = kept["rouge"] if str(kept["key"]) == key else None
     except (OSError, ValueError, KeyError, zipfile.BadZipFile):  # none yet, or not ours: computed anew
         scores = None
     if scores is None:
         _scorer()  # refused here rather than in every process
         print(f"data: ROUGE of the candidates of {len(texts.documents)} documents, once", flush=True)
         if len(texts.documents) < FEW:
-            scores = [*map(rouge_of, texts.documents)]
+            scores = np.stack([*map(rouge_of, texts.documents)])
         else:
             with ProcessPoolExecutor(usable_cores(), mp_context=get_context("spawn")) as processes:
-                scores = [*processes.map(rouge_of, texts.documents, chunksize=64)]
+                scores = np.stack([*processes.map(rouge_of, texts.documents, chunksize=64)])
         content = io.BytesIO()
         np.savez(content, key=key, rouge=scores)
         result.write_whole(path, content.getvalue())
     return dict(zip(texts.documents, scores, strict=True))
 
 
-def mean(scores: Sequence[float]) -> float:
-    """What candidates are ordered by: the mean of the three kinds, as in the paper."""
-    return sum(scores) / len(scores)
-
-
 def best_first(scores: Scores) -> list[int]:
-    """The candidates' numbers, that of the highest mean first; equal ones in the document's order."""
-    return sorted(range(len(scores)), key=lambda number: -mean(scores[number]))
+    """The candidates' numbers, the highest mean of the three kinds first, as in the paper; equal ones in order."""
+    return np.argsort(-scores.mean(1), kind="stable").tolist()

@@ -15,25 +15,20 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True)
 class Size:
-    """Of an encoder: layers, width, heads of attention; tokens of a document and of a summary, at most."""
+    """Of an encoder: layers, width, heads of attention; lengths: tokens of a document and of a summary, at most."""
 
     layers: int
     width: int
     heads: int
-    document_tokens: int
-    summary_tokens: int
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        return self.document_tokens, self.summary_tokens
+    lengths: tuple[int, int]
 
 
 # base: of roberta-base, so that it takes the memory and time that that takes. small: ranks as well as anything that can
 # be trained here in minutes, but a single layer leaves nothing for checkpointing to drop: medium is for the programs.
 SIZES = {
-    "small": Size(layers=1, width=64, heads=4, document_tokens=64, summary_tokens=24),
-    "medium": Size(layers=4, width=64, heads=4, document_tokens=64, summary_tokens=24),
-    "base": Size(layers=12, width=768, heads=12, document_tokens=512, summary_tokens=128),
+    "small": Size(layers=1, width=64, heads=4, lengths=(64, 24)),
+    "medium": Size(layers=4, width=64, heads=4, lengths=(64, 24)),
+    "base": Size(layers=12, width=768, heads=12, lengths=(512, 128)),
 }
 DEFAULTS = Defaults(
     cuda=Workload("base", batch_size=8),  # documents, each with its candidates and its reference
@@ -182,7 +177,7 @@ class HubEncoder(nn.Module):
     @checkpointed.setter
     def checkpointed(self, wanted: bool) -> None:
         if wanted:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
         else:
             self.model.gradient_checkpointing_disable()
 

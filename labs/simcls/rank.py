@@ -4,8 +4,8 @@
 
 FOLDER: the --logdir of the training. FILE: a JSON object on each line, with "article", a text, and "candidates", a list
 of texts; without, candidates are cut from the article. Each line gets another one on stdout: "id", of the object or
-the number of its line; "best", the number of the candidate with the highest score; "summary", its text; "scores", of
-all candidates. Where every object has "highlights", a reference summary, stderr says the ROUGE of what was chosen.
+the number of its line; "best", the number of the candidate with the highest score, from 0; "summary", its text; and
+"scores", of all candidates.
 """
 
 import json
@@ -16,8 +16,8 @@ from pathlib import Path
 from common.device import autocast_dtype, checked_device
 from labs.shared.extras import imported
 from labs.shared.training import BEST, unpacked
-from labs.simcls.data import PlacedTokens
-from labs.simcls.documents import Document, document_in, json_lines, mean, rouge_of
+from labs.simcls.data import Candidates, PlacedTokens
+from labs.simcls.documents import Document, document_in, json_lines
 from labs.simcls.model import SIZES, ReRanker, re_ranker, size_of
 from labs.simcls.train import RANKER, TOKENIZER, scores_of
 from walkthrough.results.errors import InputError, OneLineParser, folder, printable, whole_number
@@ -46,18 +46,15 @@ def loaded(kept: Path, device: torch.device) -> tuple[ReRanker, PlacedTokens, tu
     return model.to(device), tokens, size_of(about["model"]).lengths
 
 
-def documents_in(path: Path) -> tuple[list[object], list[Document]]:
-    """The ids and documents of a file; see above. Raises InputError for a line that cannot be ranked."""
-    names, documents = [], []
+def documents_in(path: Path) -> list[tuple[object, Document]]:
+    """(id, or number of the line; document) of each line of a file. Raises InputError for one that cannot be ranked."""
+    documents = []
     for number, row in json_lines(path):
         document = document_in(row, f"{path}, line {number}", reference=False)
         if document is None:
             raise InputError(f'{path}, line {number}: too short to cut candidates from it: give "candidates"')
-        names.append(row.get("id", number))
-        documents.append(document)
-    if not documents:
-        raise InputError(f"{path} holds no document")
-    return names, documents
+        documents.append((row.get("id", number), document))
+    return documents
 
 
 def main() -> None:
@@ -69,27 +66,18 @@ def main() -> None:
     args = parser.parse_args()
     device = torch.device(checked_device(args.device))
     model, tokens, lengths = loaded(args.folder, device)
-    names, documents = documents_in(args.file)
+    documents = documents_in(args.file)
     with redirect_stdout(sys.stderr):  # what is said about the precision
         dtype = autocast_dtype(device, "auto")
-    scores: dict[int, list[float]] = {}
-    for count in {len(document.candidates) for document in documents}:  # a batch has equally many of each document
-        at = [number for number, document in enumerate(documents) if len(document.candidates) == count]
-        of = [documents[number] for number in at]
-        scores |= zip(at, scores_of(model, of, tokens, lengths, device, dtype, args.batch_size), strict=True)
-    best = [max(range(len(scores[at])), key=scores[at].__getitem__) for at in range(len(documents))]
-    for at, (name, document) in enumerate(zip(names, documents, strict=True)):
-        line = {"id": name, "best": best[at], "summary": document.candidates[best[at]], "scores": scores[at]}
+    scores = {}
+    for count in {len(document.candidates) for _, document in documents}:  # a batch has equally many of each
+        some = {at: document for at, (_, document) in enumerate(documents) if len(document.candidates) == count}
+        unordered = Candidates([*some.values()], tokens, lengths, ordered=False)
+        scores |= zip(some, scores_of(model, unordered, device, dtype, args.batch_size), strict=True)
+    for at, (name, document) in enumerate(documents):
+        best = scores[at].index(max(scores[at]))
+        line = {"id": name, "best": best, "summary": document.candidates[best], "scores": scores[at]}
         print(json.dumps(line, ensure_ascii=False))
-    if all(document.reference for document in documents):
-        rouge = [[100 * mean(kinds) for kinds in rouge_of(document)] for document in documents]
-        chosen = {
-            "chosen": mean([of[number] for of, number in zip(rouge, best, strict=True)]),
-            "first": mean([of[0] for of in rouge]),
-            "random": mean([mean(of) for of in rouge]),
-            "best possible": mean([max(of) for of in rouge]),
-        }
-        print("ROUGE: " + ", ".join(f"{name} {value:.2f}" for name, value in chosen.items()), file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -13,18 +13,18 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import fmean
 
 from common.device import autocast_dtype, device_name, disable_tf32
 from common.options import StepOptions, Workload, add_step_options, resolved
 from labs.shared.training import DTYPES, Training, rising_then_falling
 from labs.shared.words import word_vectors
 from labs.simcls.data import Candidates, Collate, PlacedTokens, check_extras, tokens_for
-from labs.simcls.documents import Corpus, Document, Scores, best_first, corpus, kept_rouge, mean, split
+from labs.simcls.documents import Corpus, Document, Scores, corpus, kept_rouge, split
 from labs.simcls.model import DEFAULTS, SIZES, Encoder, HubEncoder, ReRanker, ranking_loss, re_ranker, size_of
 from walkthrough.results.errors import InputError, OneLineParser, folder, whole_number
 from walkthrough.results.result import check_writable, write_json, write_whole
 
+import numpy as np
 import torch
 from torch.utils.data import DataLoader
 
@@ -64,14 +64,14 @@ class Trained:
     """What training on a fold gave.
 
     documents: {"train", "validation", "test": how many}. chosen: the epoch whose weights were tested, the best of them.
-    test: {package: {method: (ROUGE-1, ROUGE-2, ROUGE-L)}}, sums over its test documents, of which `counts` says how
+    test: {package: {method: [ROUGE-1, ROUGE-2, ROUGE-L]}}, sums over its test documents, of which `counts` says how
     many there are. An article is in no package, and represents itself.
     """
 
     seed: int
     documents: dict[str, int]
     chosen: int
-    test: dict[str, dict[str, tuple[float, ...]]]
+    test: dict[str, dict[str, list[float]]]
     counts: dict[str, int]
 
 
@@ -79,7 +79,8 @@ def settings_for(options: StepOptions, texts: Corpus, fold: int = 0) -> Settings
     """The `Settings` of these options; epochs and lr by the model: one that was trained before needs fewer, lower."""
     own, small = options.model in SIZES, options.model == "small"
     return Settings(
-        model=options.model, data=texts.digest, fold=fold, documents=500 if options.quick and not small else None,
+        model=options.model, data=texts.digest, fold=fold,
+        documents=(2000 if small else 500) if options.quick else None,
         epochs=(4 if small else 2) if options.quick else 8 if small else 5,
         batch_size=options.batch_size, accumulate=max(1, STEP_DOCUMENTS // options.batch_size),
         lr=1e-3 if small else 1e-4 if own else 2e-5, checkpointed=False,
@@ -100,8 +101,10 @@ def train(
     keep: the folder of the `Training`, and of what `rank.py` needs; None writes nothing. Raises InputError.
     """
     parts = split(texts.documents, settings.fold)
-    documents = shortened(parts.train, settings.documents)
-    if len(documents) < settings.batch_size * settings.accumulate or not parts.validation or not parts.test:
+    every = parts["train"]
+    most = min(len(every), settings.documents or len(every))
+    documents = [every[number * len(every) // most] for number in range(most)]  # some of every package
+    if len(documents) < settings.batch_size * settings.accumulate or not parts["validation"] or not parts["test"]:
         raise InputError(f"{len(documents)} documents to train on in fold {settings.fold}: too few for a step")
     torch.manual_seed(settings.seed)
     tokens, lengths = tokens_for(settings.model, documents), size_of(settings.model).lengths
@@ -121,14 +124,15 @@ def train(
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
     stateful = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
     run = Training(keep, settings, stateful, [generator], "validation_rouge", device)
-    if keep:
-        keep_for_ranking(keep, settings.model, model, tokens)
 
     def chosen_candidates(of: Sequence[Document]) -> list[int]:
-        scored = scores_of(model, of, tokens, lengths, device, dtype, 4 * settings.batch_size)
+        unordered = Candidates(of, tokens, lengths, ordered=False)
+        scored = scores_of(model, unordered, device, dtype, 4 * settings.batch_size)
         return [max(range(len(row)), key=row.__getitem__) for row in scored]
 
     for _ in run.epochs(settings.epochs):
+        if keep and not run.rows:
+            keep_for_ranking(keep, settings.model, model, tokens)
         model.train()
         losses = []
         for number, batch in enumerate(loader, 1):
@@ -149,20 +153,20 @@ def train(
                 print(f"after {TOLD} batches: {minutes:.0f} minutes per epoch, and validation", flush=True)
         optimizer.zero_grad()  # of batches that are too few for another step
         seconds = run.seconds()
-        rouge = mean_rouge(parts.validation, scores, chosen_candidates(parts.validation))
+        rouge = mean_rouge(parts["validation"], scores, chosen_candidates(parts["validation"]))
         speed = len(losses) * settings.batch_size / seconds
         run.done(
             loss=torch.stack(losses).mean().item(), validation_rouge=rouge, documents_per_second=speed, seconds=seconds
         )
 
     best = run.load_best()
-    numbers = {"re-ranked": chosen_candidates(parts.test), **rules(parts.test, documents, scores)}
-    units = [str(at) if texts.is_split else text.group for at, text in enumerate(parts.test)]
+    usual_words = sum(len(text.reference.split()) for text in documents) / len(documents)
+    units = [str(at) if texts.is_split else text.group for at, text in enumerate(parts["test"])]
     return Trained(
         seed=settings.seed,
-        documents={"train": len(documents), "validation": len(parts.validation), "test": len(parts.test)},
+        documents={name: len(part) for name, part in (parts | {"train": documents}).items()},
         chosen=int(best["epoch"]),
-        test=rouge_by_package(units, parts.test, scores, numbers),
+        test=rouge_by_package(parts["test"], units, scores, chosen_candidates(parts["test"]), usual_words),
         counts=dict(Counter(units)),
     )
 
@@ -191,82 +195,53 @@ def keep_word_vectors(encoder: Encoder, tokens: PlacedTokens, documents: Sequenc
     embedding.weight.requires_grad_(False)
 
 
-def shortened(documents: Sequence[Document], most: int | None) -> list[Document]:
-    """At most so many of the documents, evenly over their order, so over their packages."""
-    if most is None or len(documents) <= most:
-        return list(documents)
-    return [documents[number * len(documents) // most] for number in range(most)]
-
-
 @torch.no_grad()
 def scores_of(
-    model: ReRanker,
-    documents: Sequence[Document],
-    tokens: PlacedTokens,
-    lengths: tuple[int, int],
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    batch_size: int = 64,
+    model: ReRanker, of: Candidates, device: torch.device, dtype: torch.dtype, batch_size: int
 ) -> list[list[float]]:
     """The model's score of each candidate of each document; it sees no ROUGE and no reference.
 
-    Documents have equally many candidates. batch_size: documents; nothing is kept for backward.
+    of: unordered, equally many of each document. batch_size: documents; nothing is kept for backward.
     """
-    unordered = Candidates(documents, tokens, lengths, ordered=False)
     model.eval()
     scored = []
-    for of_documents, references, candidates in DataLoader(unordered, batch_size, collate_fn=Collate(tokens.pad_id)):
+    for documents, references, candidates in DataLoader(of, batch_size, collate_fn=Collate(of.tokens.pad_id)):
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            scores, _ = model(of_documents.to(device), references.to(device), candidates.to(device))
+            scores, _ = model(documents.to(device), references.to(device), candidates.to(device))
         scored += scores.tolist()
     return scored
 
 
-def rules(test: Sequence[Document], train: Sequence[Document], scores: dict[Document, Scores]) -> dict[str, list[int]]:
-    """{method: the number of the candidate that it chooses, of each test document}: what needs no model.
-
-    nearest length: the one whose number of words is nearest to the mean of the training documents' references; ROUGE's
-    F measure rewards that. oracle, worst: of the highest and of the lowest ROUGE.
-    """
-    words = sum(len(text.reference.split()) for text in train) / len(train)
-
-    def off(candidate: str) -> float:
-        return abs(len(candidate.split()) - words)
-
-    orders = [best_first(scores[text]) for text in test]
-    return {
-        "first": [0] * len(test),
-        "nearest length": [text.candidates.index(min(text.candidates, key=off)) for text in test],
-        "oracle": [order[0] for order in orders],
-        "worst": [order[-1] for order in orders],
-    }
-
-
 def rouge_by_package(
+    test: Sequence[Document],
     packages: Sequence[str],
-    documents: Sequence[Document],
     scores: dict[Document, Scores],
-    numbers: dict[str, list[int]],
-) -> dict[str, dict[str, tuple[float, ...]]]:
-    """{package: {method: (ROUGE-1, ROUGE-2, ROUGE-L)}}, sums over its documents; "random" is the mean of candidates.
+    ranked: Sequence[int],
+    usual_words: float,
+) -> dict[str, dict[str, list[float]]]:
+    """{package: {method: [ROUGE-1, ROUGE-2, ROUGE-L]}}, sums over its test documents, of what each method chooses.
 
-    packages: of each document. numbers: {method: of the candidate that it chooses, of each document}.
+    packages: of each document. ranked: the number of the candidate that the model chooses. random: the mean of all.
+    nearest length: the candidate whose number of words is nearest to `usual_words`, the mean of the training
+    documents' references; ROUGE's F measure rewards that. oracle, worst: of the highest and of the lowest ROUGE.
     """
-    rows: dict[str, dict[str, list[Sequence[float]]]] = {}
-    for at, (package, text) in enumerate(zip(packages, documents, strict=True)):
-        of_package = rows.setdefault(package, {name: [] for name in METHODS})
-        random = [fmean(kind) for kind in zip(*scores[text], strict=True)]
-        for name in METHODS:
-            of_package[name].append(random if name == "random" else scores[text][numbers[name][at]])
-    return {
-        package: {name: tuple(map(sum, zip(*chosen, strict=True))) for name, chosen in of_package.items()}
-        for package, of_package in rows.items()
+    rouge = np.stack([scores[text] for text in test])  # [documents, candidates, kinds]
+    words = np.array([[len(candidate.split()) for candidate in text.candidates] for text in test])
+    numbers = {
+        "worst": rouge.mean(2).argmin(1),
+        "first": 0,
+        "nearest length": abs(words - usual_words).argmin(1),
+        "re-ranked": ranked,
+        "oracle": rouge.mean(2).argmax(1),
     }
+    chosen = {name: rouge[np.arange(len(test)), number] for name, number in numbers.items()} | {"random": rouge.mean(1)}
+    of, known = np.array(packages), dict.fromkeys(packages)
+    return {package: {name: chosen[name][of == package].sum(0).tolist() for name in METHODS} for package in known}
 
 
 def mean_rouge(documents: Sequence[Document], scores: dict[Document, Scores], numbers: Sequence[int]) -> float:
     """The mean ROUGE of the candidates of these numbers, over the documents."""
-    return sum(mean(scores[text][number]) for text, number in zip(documents, numbers, strict=True)) / len(documents)
+    return float(np.mean([scores[text][number] for text, number in zip(documents, numbers, strict=True)]))
 
 
 def add_candidates(parser: argparse.ArgumentParser) -> None:
@@ -281,7 +256,7 @@ def options(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.N
     defaults = replace(DEFAULTS, cpu=Workload("small", STEP_DOCUMENTS))
     texts = {
         "--logdir": f"folder of this training (default: {folder_of_this})",
-        "--quick": "fewer epochs, and 500 documents of another model than small",
+        "--quick": "fewer epochs and documents: 500, of small 2000",
     }
     without = (*DEFAULTS.without, "--stacks")
     add_step_options(parser, folder_of_this, batch_size=None, without=without, texts=texts, defaults=defaults)
@@ -305,7 +280,7 @@ def main() -> None:
     disable_tf32()
     check_extras(steps.model)
     check_writable(steps.logdir)
-    texts = corpus(steps.data, steps.download)
+    texts = corpus(steps.data)
     asked = {name: getattr(args, name) for name in ("epochs", "documents", "accumulate", "lr")}
     settings = replace(
         settings_for(steps, texts), checkpointed=args.checkpoint,
@@ -320,10 +295,8 @@ def main() -> None:
     scores = kept_rouge(steps.data, texts)
     of_run = train(texts, scores, settings, torch.device(steps.device), steps.workers, steps.logdir)
     count = of_run.documents["test"]
-    sums = {
-        name: [sum(row) for row in zip(*(of[name] for of in of_run.test.values()), strict=True)] for name in METHODS
-    }
-    rouge = {name: [100 * value / count for value in values] for name, values in sums.items()}
+    sums = {name: np.sum([of_package[name] for of_package in of_run.test.values()], axis=0) for name in METHODS}
+    rouge = {name: (100 * values / count).tolist() for name, values in sums.items()}
     write_json(steps.logdir / TEST, {"settings": asdict(settings), "documents": of_run.documents, "rouge": rouge})
     print(f"test, {count} documents, epoch {of_run.chosen}: ROUGE-1, -2, -L of the candidate that is chosen")
     for name, values in rouge.items():

@@ -11,6 +11,7 @@ import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from support import ROOT, assert_refused
@@ -22,7 +23,7 @@ from labs.shared.study import as_stored
 from labs.shared.training import BEST, CHECKPOINT, TABLE, Training
 from labs.shared.words import word_vectors
 from labs.simcls import documents, rank, study, train
-from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens, training_set
+from labs.simcls.data import PLACES, Candidates, Collate, token_count, tokens_for, training_set
 from labs.simcls.documents import (
     CANDIDATES,
     FOLDS,
@@ -33,20 +34,20 @@ from labs.simcls.documents import (
     corpus,
     from_docstrings,
     kept_rouge,
-    mean,
     rouge,
     rouge_of,
     split,
 )
 from labs.simcls.model import SIZES, Encoder, ranking_loss, re_ranker
 from labs.simcls.study import difference, over_packages, over_seeds, percent
-from labs.simcls.train import METHODS, Settings, rules, scores_of, shortened
+from labs.simcls.train import METHODS, Settings, scores_of
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
 LAB = ROOT / "labs" / "simcls"
 PROGRAMS = sorted(LAB.glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in PROGRAMS]
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def scores(texts):
 
 @pytest.fixture(scope="module")
 def tokens(texts):
-    return trained_tokens([document.text for document in texts.documents])
+    return tokens_for("small", texts.documents)
 
 
 # The loss
@@ -125,7 +126,7 @@ def test_collected_texts_are_kept_and_collected_anew_for_other_packages(tmp_path
 
 def test_too_few_packages_are_refused_in_one_line(tmp_path):
     write_module(tmp_path / "site" / "one.py", made_up("one", 0))
-    with pytest.raises(InputError, match="install more packages"):
+    with pytest.raises(InputError, match="fewer than 5 packages"):
         from_docstrings(tmp_path / "keep", [tmp_path / "site"])
 
 
@@ -154,28 +155,25 @@ def test_no_package_is_in_two_parts_and_each_is_tested_on_once(texts):
     tested = []
     for fold in range(FOLDS):
         parts = split(texts.documents, fold)
-        groups = [{document.group for document in part} for part in vars(parts).values()]
+        groups = [{document.group for document in part} for part in parts.values()]
         assert all(groups) and not any(a & b for a, b in itertools.combinations(groups, 2))
-        assert sum(map(len, vars(parts).values())) == len(texts.documents)
-        tested += parts.test
+        assert sum(map(len, parts.values())) == len(texts.documents)
+        tested += parts["test"]
     assert sorted(map(hash, tested)) == sorted(map(hash, texts.documents))
 
 
 def test_the_split_depends_on_the_documents_alone(texts):
     shuffled = random.Random(0).sample(texts.documents, len(texts.documents))
-    assert {d.group for d in split(shuffled, 2).test} == {d.group for d in split(texts.documents, 2).test}
-    assert {d.group for d in split(texts.documents, 0).test} == {d.group for d in split(texts.documents, FOLDS).test}
+    assert {d.group for d in split(shuffled, 2)["test"]} == {d.group for d in split(texts.documents, 2)["test"]}
+    assert {d.group for d in split(texts.documents, 0)["test"]} == {
+        d.group for d in split(texts.documents, FOLDS)["test"]
+    }
 
 
 def test_a_data_set_keeps_its_own_splits(texts):
     named = [Document(name, "", "", ()) for name in ("train", "test", "validation", "train")]
     parts = split(named, 3)
-    assert (len(parts.train), len(parts.validation), len(parts.test)) == (2, 1, 1)
-
-
-def test_shortening_keeps_something_of_every_package(texts):
-    some = shortened(texts.documents, 20)
-    assert len(set(some)) == 20 and {text.group for text in some} == {text.group for text in texts.documents}
+    assert (len(parts["train"]), len(parts["validation"]), len(parts["test"])) == (2, 1, 1)
 
 
 # ROUGE
@@ -191,17 +189,18 @@ def test_rouge_is_that_of_a_known_case():
 
 
 def test_candidates_are_ordered_by_mean_rouge_and_equal_ones_as_they_stand():
-    assert best_first([(0.1, 0, 0.1), (0.5, 0.2, 0.5), (0.1, 0, 0.1), (0.9, 0.9, 0.9)]) == [3, 1, 0, 2]
+    scores = np.array([(0.1, 0, 0.1), (0.5, 0.2, 0.5), (0.1, 0, 0.1), (0.9, 0.9, 0.9)])
+    assert best_first(scores) == [3, 1, 0, 2]
 
 
-def test_kept_rouge_is_what_is_computed_and_not_used_for_other_documents(texts, scores, tmp_path, capsys):
+def test_kept_rouge_is_what_is_computed_and_not_used_for_other_documents(texts, scores, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(documents, "FEW", 3)
     few = Corpus("docstrings", texts.documents[:3], 0)
-    assert kept_rouge(tmp_path, few) == {text: [tuple(row) for row in scores[text]] for text in few.documents}
-    assert "once" in capsys.readouterr().out
-    again = kept_rouge(tmp_path, few)
-    assert capsys.readouterr().out == ""
-    assert [[tuple(row) for row in again[text]] for text in few.documents] == [scores[text] for text in few.documents]
-    kept_rouge(tmp_path, Corpus("docstrings", texts.documents[:2], 0))
+    for said in ("once", ""):
+        kept = kept_rouge(tmp_path, few)
+        assert said in (out := capsys.readouterr().out) and bool(out) == bool(said)
+        assert all((kept[text] == scores[text]).all() for text in few.documents)
+    kept_rouge(tmp_path, Corpus("docstrings", (*texts.documents[:2], texts.documents[5]), 0))
     assert "once" in capsys.readouterr().out
 
 
@@ -209,8 +208,7 @@ def test_kept_rouge_is_what_is_computed_and_not_used_for_other_documents(texts, 
 
 
 def test_a_tokenizer_is_the_same_each_time(texts, tokens):
-    words = [document.text for document in texts.documents]
-    again = trained_tokens(words)
+    again = tokens_for("medium", texts.documents)
     assert json.loads(again.tokenizer.to_str()) == json.loads(tokens.tokenizer.to_str())
     assert tokens.pad_id == 0 and tokens(["Reads array"], 9)[0][0] == 1
 
@@ -397,7 +395,7 @@ def test_cnn_dailymail_keeps_its_splits_and_its_sentences_are_lines(articles):
     assert corpus(articles).documents == texts.documents
     assert (texts.source, texts.dropped, texts.is_split) == ("cnn_dailymail", 0, True)
     for fold in range(FOLDS):
-        assert [len(part) for part in vars(split(texts.documents, fold)).values()] == [6, 2, 3]
+        assert [len(part) for part in split(texts.documents, fold).values()] == [6, 2, 3]
     one = texts.documents[0]
     assert one.reference.splitlines() == HIGHLIGHTS.format(0).splitlines()
     assert one.text.splitlines()[2].startswith("\"I don't plan") and len(one.text.splitlines()) == 6
@@ -418,10 +416,10 @@ def test_candidates_of_a_generator_are_those_that_are_ranked(tmp_path):
     assert (texts.source, texts.is_split, len(texts.documents)) == ("bart", False, 10)
     assert texts.documents[1].candidates[1].splitlines()[0] == "Reader 1 gets a fortune as he turns 18."
     assert texts.documents[1].places == [0, 0, 0, 0]
-    assert {len(part) for part in vars(split(texts.documents, 3)).values()} == {2, 6}
+    assert {len(part) for part in split(texts.documents, 3).values()} == {2, 6}
     splits = ["train", "validation", "test"]
     named = lines_file(tmp_path / "named.jsonl", 9, candidates=generated, split=lambda number: splits[number % 3])
-    assert corpus(named).is_split and len(split(corpus(named).documents, 1).test) == 3
+    assert corpus(named).is_split and len(split(corpus(named).documents, 1)["test"]) == 3
 
 
 @pytest.mark.parametrize(
@@ -446,42 +444,35 @@ def test_a_bad_line_is_named(tmp_path, line, words):
 # Training and what it is compared with
 
 
-def test_rules_choose_as_they_say(texts, scores):
-    test = texts.documents[:4]
-    numbers = rules(test, texts.documents[4:20], scores)
-    for place, text in enumerate(test):
-        of_text = [mean(row) for row in scores[text]]
-        assert of_text[numbers["oracle"][place]] == max(of_text)
-        assert of_text[numbers["worst"][place]] == min(of_text)
-        assert numbers["first"][place] == 0
-        length = len(text.candidates[numbers["nearest length"][place]].split())
-        assert length == min((len(one.split()) for one in text.candidates), key=lambda words: abs(words - 8))
+def test_methods_choose_as_they_say_and_are_summed_by_package(texts, scores):
+    test = texts.documents[:3]
+    of = train.rouge_by_package(test, ["a", "b", "a"], scores, [2, 0, 1], usual_words=8)
+    assert of["a"]["re-ranked"] == pytest.approx(scores[test[0]][2] + scores[test[2]][1])
+    assert of["b"]["random"] == pytest.approx(scores[test[1]].mean(0))
+    assert of["b"]["first"] == pytest.approx(scores[test[1]][0])
+    means = scores[test[1]].mean(1)
+    assert np.mean(of["b"]["oracle"]) == pytest.approx(means.max())
+    assert np.mean(of["b"]["worst"]) == pytest.approx(means.min())
+    off = [abs(len(one.split()) - 8) for one in test[1].candidates]
+    assert of["b"]["nearest length"] == pytest.approx(scores[test[1]][off.index(min(off))])
 
 
-def test_rouge_by_package_is_the_sum_over_its_documents_and_random_the_mean_of_all(texts, scores):
-    some = texts.documents[:3]
-    numbers = {name: [2, 0, 1] for name in METHODS if name != "random"}
-    sums = train.rouge_by_package(["a", "b", "a"], some, scores, numbers)
-    assert sums["b"]["first"] == tuple(scores[some[1]][0])
-    assert sums["a"]["first"] == pytest.approx(
-        [x + y for x, y in zip(scores[some[0]][2], scores[some[2]][1], strict=True)]
-    )
-    assert sums["b"]["random"] == pytest.approx(
-        [sum(column) / CANDIDATES for column in zip(*scores[some[1]], strict=True)]
-    )
+def scored(model, some, tokens, batch_size=64):
+    unordered = Candidates(some, tokens, SIZES["small"].lengths, ordered=False)
+    return scores_of(model, unordered, CPU, torch.float32, batch_size)
 
 
 def test_scores_look_at_neither_rouge_nor_reference_nor_order(texts, tokens, monkeypatch):
     torch.manual_seed(0)
     model = re_ranker("small", tokens.vocabulary, tokens.pad_id)
     monkeypatch.setattr(documents, "rouge", None)
-    some, lengths, cpu = texts.documents[:5], SIZES["small"].lengths, torch.device("cpu")
-    scored = scores_of(model, some, tokens, lengths, cpu)
+    some = texts.documents[:5]
+    expected = scored(model, some, tokens)
     with_other = [Document(text.group, text.text, "other words", text.candidates) for text in some]
-    assert scores_of(model, with_other, tokens, lengths, cpu) == scored
-    turned = [Document(text.group, text.text, text.reference, text.candidates[::-1]) for text in some]
-    mirrored = torch.tensor(scores_of(model, turned, tokens, lengths, cpu, batch_size=2)).flip(1)
-    torch.testing.assert_close(mirrored, torch.tensor(scored), atol=1e-5, rtol=0)
+    assert scored(model, with_other, tokens) == expected
+    reversed_ = [Document(text.group, text.text, text.reference, text.candidates[::-1]) for text in some]
+    mirrored = torch.tensor(scored(model, reversed_, tokens, batch_size=2)).flip(1)
+    torch.testing.assert_close(mirrored, torch.tensor(expected), atol=1e-5, rtol=0)
 
 
 def settings(**more):
@@ -493,9 +484,6 @@ def settings(**more):
     return Settings(**(values | more))
 
 
-CPU = torch.device("cpu")
-
-
 def test_training_lowers_the_loss_and_chooses_by_validation(texts, scores, tmp_path):
     of = train.train(texts, scores, settings(epochs=6), CPU, keep=tmp_path)
     rows = list(csv.DictReader((tmp_path / TABLE).read_text().splitlines()))
@@ -505,8 +493,8 @@ def test_training_lowers_the_loss_and_chooses_by_validation(texts, scores, tmp_p
     assert all(set(sums) == set(METHODS) for sums in of.test.values())
     assert sum(of.counts.values()) == of.documents["test"]
     for sums in of.test.values():
-        low, high = mean(sums["worst"]), mean(sums["oracle"])
-        assert all(low - 1e-9 <= mean(values) <= high + 1e-9 for values in sums.values())
+        low, high = np.mean(sums["worst"]), np.mean(sums["oracle"])
+        assert all(low - 1e-9 <= np.mean(values) <= high + 1e-9 for values in sums.values())
 
 
 def test_a_training_that_was_killed_ends_as_an_uninterrupted_one(texts, scores, tmp_path, monkeypatch):
@@ -570,14 +558,12 @@ def test_own_candidates_are_trained_on_and_ranked_by_two_commands(tmp_path, run_
     ranked = run_here(LAB / "rank.py", kept, mine, "--device", "cpu")
     assert ranked.returncode == 0, ranked.stderr
     rows = [json.loads(line) for line in ranked.stdout.splitlines()]
-    model, tokens, lengths = rank.loaded(kept, CPU)
-    ids, of_file = rank.documents_in(mine)
-    for at, row in enumerate(rows):
-        expected = scores_of(model, of_file[at : at + 1], tokens, lengths, CPU)[0]
+    model, tokens, _ = rank.loaded(kept, CPU)
+    for at, (row, (name, document)) in enumerate(zip(rows, rank.documents_in(mine), strict=True)):
+        expected = scored(model, [document], tokens)[0]
         assert row["scores"] == pytest.approx(expected, abs=1e-5) and len(expected) == 4 - at
-        assert row["best"] == expected.index(max(expected)) and row["id"] == ids[at] == f"{at:040x}"
-        assert row["summary"] == of_file[at].candidates[row["best"]]
-    assert ranked.stderr.splitlines()[-1].startswith("ROUGE: chosen ")
+        assert row["best"] == expected.index(max(expected)) and row["id"] == name == f"{at:040x}"
+        assert row["summary"] == document.candidates[row["best"]]
 
 
 def test_weights_that_are_not_there_are_one_line(tmp_path, run_here):

@@ -29,7 +29,6 @@ def main():
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []
 
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)
@@ -42,11 +41,9 @@ def main():
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step, precision=amp_dtype)
-    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

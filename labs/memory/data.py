@@ -3,21 +3,18 @@
 from pathlib import Path
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD, Transform, check_cifar10, cifar10, fetch_cifar10
-from labs.shared.digits import stored_digits
+from labs.shared.images import image_data
 
-import numpy as np
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.transforms import Compose, Normalize, RandomCrop, RandomHorizontalFlip, Resize, ToTensor
 
-LAB = "memory"
 STORED_SIZE = 32  # px of CIFAR-10's images, and of the digits as we enlarge them
-TEST_SHARE = 5  # one digit in so many is for testing
 
 
-def augmented(size: int) -> Compose:
-    """PIL image of 32 px -> float32 tensor [3, size, size], randomly shifted by up to 4 px and mirrored, normalised."""
-    return Compose([RandomCrop(STORED_SIZE, padding=4), RandomHorizontalFlip(), plain(size)])
+def augmented(size: int, mirrored: bool = True) -> Compose:
+    """As `plain`, but shifted by up to 4 px, and mirrored, at random. mirrored: False for what is then another sign."""
+    return Compose([RandomCrop(STORED_SIZE, padding=4), RandomHorizontalFlip(0.5 * mirrored), plain(size)])
 
 
 def plain(size: int) -> Compose:
@@ -26,28 +23,20 @@ def plain(size: int) -> Compose:
     return Compose([*resize, ToTensor(), Normalize(CIFAR10_MEAN, CIFAR10_STD)])
 
 
-def shifted(size: int) -> Compose:
-    """As `augmented`, but never mirrored: a mirrored digit is another sign."""
-    return Compose([RandomCrop(STORED_SIZE, padding=4), plain(size)])
-
-
 class Digits(Dataset):
-    """scikit-learn's handwritten digits, 8x8 greys, enlarged to PIL images of 32 px: real, small, in the package.
+    """scikit-learn's handwritten digits as PIL images of 32 px, split as in all labs; see `labs.shared.images`.
 
-    1,797 items (image passed through `transform`, int in 0..9), every fifth of them for testing; see `stored_digits`.
+    Items are (image passed through `transform`, int in 0..9).
     """
 
     source = "digits"
 
     def __init__(self, transform: Transform, train: bool = True) -> None:
-        images, labels = stored_digits(LAB)
-        testing = np.arange(len(labels)) % TEST_SHARE == 0
-        chosen = ~testing if train else testing
-        size = (STORED_SIZE, STORED_SIZE)
-        self.images = [
-            Image.fromarray(grey).resize(size, Image.Resampling.BILINEAR).convert("RGB") for grey in images[chosen]
-        ]
-        self.targets, self.transform = labels[chosen].tolist(), transform
+        both = image_data(self.source, Path(), STORED_SIZE, "memory")
+        part, size = both.train if train else both.test, (STORED_SIZE, STORED_SIZE)
+        greys = [Image.fromarray(grey[0].numpy()) for grey in part.images]
+        self.images = [grey.resize(size, Image.Resampling.BILINEAR).convert("RGB") for grey in greys]
+        self.targets, self.transform = part.labels.tolist(), transform
 
     def __len__(self) -> int:
         return len(self.images)
@@ -65,6 +54,6 @@ def real_data(root: Path, size: int, download: bool = False) -> tuple[Dataset, D
         fetch_cifar10(root)
     if check_cifar10(root):
         return cifar10(root, augmented(size)), cifar10(root, plain(size), train=False)
-    digits = Digits(shifted(size)), Digits(plain(size), train=False)
+    digits = Digits(augmented(size, mirrored=False)), Digits(plain(size), train=False)
     print(f"DIGITS: no CIFAR-10 in {root}, so this trains on scikit-learn's digits, enlarged; --download fetches it")
     return digits

@@ -7,14 +7,14 @@ checkpointing; the losses are the same, the accuracy in evaluation need not be.
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
 
 Contexts = tuple[AbstractContextManager, AbstractContextManager]  # of the forward pass and of the recomputation
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten._convolution, torch.ops.aten.mkldnn_convolution)
 
 
@@ -26,7 +26,13 @@ def statistics_once(stage: nn.Module) -> Contexts:
 def convolutions_kept(stage: nn.Module) -> Contexts:
     """As `statistics_once`; moreover what convolutions return is kept, so that only the cheap rest is recomputed."""
     forward, recomputation = create_selective_checkpoint_contexts(_keep_convolutions)
-    return forward, _both(recomputation, frozen_statistics(stage))
+
+    @contextmanager
+    def both() -> Iterator[None]:
+        with recomputation, frozen_statistics(stage):
+            yield
+
+    return forward, both()
 
 
 def _keep_convolutions(context: SelectiveCheckpointContext, operator, *args, **kwargs) -> CheckpointPolicy:
@@ -40,7 +46,7 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
 
     With a momentum of 0 the new batch has no weight in them, and without a counter there is nothing to count.
     """
-    norms = [part for part in module.modules() if isinstance(part, _BatchNorm) and part.training]
+    norms = [part for part in module.modules() if isinstance(part, BATCH_NORMS) and part.training]
     before = [(norm.momentum, norm.num_batches_tracked) for norm in norms]
     for norm in norms:
         norm.momentum, norm.num_batches_tracked = 0.0, None
@@ -49,11 +55,3 @@ def frozen_statistics(module: nn.Module) -> Iterator[None]:
     finally:  # also where checkpoint stops early: once it has recomputed what the backward pass needs
         for norm, (momentum, count) in zip(norms, before, strict=True):
             norm.momentum, norm.num_batches_tracked = momentum, count
-
-
-@contextmanager
-def _both(*contexts: AbstractContextManager) -> Iterator[None]:
-    with ExitStack() as stack:
-        for context in contexts:
-            stack.enter_context(context)
-        yield

@@ -1,326 +1,471 @@
-"""Where does the memory go? The published tables measured here, and the published claims audited.
+"""Which trick holds less memory, and what does it cost? The published tables measured here, and their claims.
 
     python labs/memory/study.py            # full size: on a GPU the write-up's own
     python labs/memory/study.py --quick    # a few minutes on two CPU cores
 
-Tables: loader workers; half precision; checkpointing at the same batch, and in the same memory; memory by kind over a
-step; the optimizer's time; curves of loss and accuracy over seeds. The result is labs/memory/study.json in --logdir.
+Published: ResNeXt on CIFAR-10, batch 128, Adam with a learning rate of 0.01, 200 epochs, one A100, one run, no spread,
+seen with Nsight Systems ("ResNeXt memory study").
 """
 
 import statistics
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from common.data import check_cifar10
-from common.device import autocast_notes, without_gpu
+from common.device import autocast_notes, disable_tf32, synchronize, without_gpu
 from common.options import StepOptions
-from labs.memory import audit, published
-from labs.memory.model import DEFAULTS, resnext
-from labs.shared.extras import imported
-from labs.shared.study import Measured, lab_options, measurements, report
-from walkthrough.compare.statistics import Mean, mean, ratio
-from walkthrough.compare.study import Measurements, Row
+from common.program import captured, float_batch, peak_bytes, timed, words_of
+from labs.memory.data import real_data
+from labs.memory.model import DEFAULTS, PUBLISHED, resnext
+from labs.memory.train import Settings, batches, precision_of, train
+from labs.shared.study import Measured, as_stored, lab_options, measurement, measurements, on_gpu, program, report
+from walkthrough.compare.statistics import mean, of_pairs, ratio
+from walkthrough.compare.study import Claim, Row, claim, interval, percent
+from walkthrough.memory.allocator import reserved_bytes
+from walkthrough.memory.fake_gpu import fake_gpu
+from walkthrough.memory.tracker import KINDS, Block, MemoryTracker
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import data_label
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode  # private: torch has no public one
 
-WORKERS = (0, 1, 2, 4, 8)
+HERE = Path(__file__).parent
 BASELINE, HALF, CHECKPOINTED = "00_baseline", "01_half_precision", "02_checkpointing"
-IN_FLOAT32 = (CHECKPOINTED, "03_selective_checkpointing", "04_offload", "05_compiled_budget")
-LARGER = 4  # times the batch: what the budget of memory holds of the baseline, as in the write-up
-LARGEST = 7  # times the batch, of the write-up's largest
-IMAGES = 50_000  # of an epoch of CIFAR-10
+SELECTIVE, OFFLOAD, COMPILED = "03_selective_checkpointing", "04_offload", "05_compiled_budget"
+PROGRAMS = (BASELINE, HALF, CHECKPOINTED, SELECTIVE, OFFLOAD, COMPILED)
+WORKERS = {True: (0, 2), False: (0, 1, 2, 4, 8)}  # by --quick, as all that follows
+ROUNDS, FEWER_ROUNDS = {True: 2, False: 5}, {True: 1, False: 5}
+EPOCHS = {True: 3, False: 20}
+WINDOW_STEPS, OPTIMIZER_STEPS = {True: 3, False: 10}, {True: 6, False: 20}
 SEEDS = (0, 1, 2)
-ROUNDS, LOADING_ROUNDS, EPOCHS = {True: 3, False: 5}, {True: 1, False: 5}, {True: 5, False: 20}  # by --quick
+LARGER, LARGEST = 4, 7  # times the batch, as published
+IMAGES, ALL_EPOCHS = 50_000, 200
 LIMIT_SECONDS = 6 * 3600  # of one measurement: a training of CIFAR-10 on an old GPU takes hours
-COMPILED_ROUNDS = {True: 1, False: 5}  # compiling takes most of a minute each time
+POINTS = 2.0  # accuracies that differ by fewer percentage points are "kept"
+POINTS_SHOWN = 300  # of a timeline, at most: the figure is no wider
+ALIKE = (0.8, 1.25)  # losses whose ratio is surely in between are "the same"
+GROWS = 2.0  # times: what takes surely longer than that "grows with the batch"
+
+
+class Run(NamedTuple):
+    """One published training. optimizer_ms: read without synchronising, it seems."""
+
+    batch_size: int
+    step_ms: float
+    epoch_seconds: float
+    total_seconds: float
+    optimizer_ms: float | None = None
+    memory_gb: float | None = None
+
+
+RUNS = {
+    "base": Run(128, 104, 44.5, 8934, 28, 7.82),
+    "half precision": Run(128, 78, 33.7, 6744),
+    "checkpointing": Run(128, 152, 63.5, 12703, 34, 5.11),
+    "base, larger batch": Run(512, 380, 40, 8097, 200, 33.79),
+    "checkpointing, same memory": Run(896, 948, 56.5, 11302, 560, 33.93),
+}
+SAME_BATCH: dict[str, Run] = dict(zip(PROGRAMS, list(RUNS.values())[:3], strict=False))
+SAME_MEMORY: dict[str, Run] = dict(zip((BASELINE, CHECKPOINTED), list(RUNS.values())[3:], strict=True))
+NONE = Run(*[None] * 4)  # type: ignore[arg-type]  # of a program that nobody published
+LOADING = {0: (63, 104, 67.7), 1: (1.9, 105, 44.6), 2: (1.6, 104, 44.5), 4: (1.6, 104, 44.7), 8: (1.6, 104, 44.9)}
+
+
+@measurement
+def step(options: StepOptions, name: str, precision: str, batch_size: int, run: int) -> dict[str, Any]:
+    """Speed and peak memory of a program's train step, on one batch that is on the device. run: the round."""
+    options = replace(options, precision=precision, batch_size=batch_size)
+    one, batch = captured(HERE / f"{name}.py", words_of(options)), float_batch(options)
+    timing = timed(one, batch, options.quick)
+    return {
+        "samples_per_second": timing.samples_per_second.windows,
+        "step_ms": timing.step_ms.median,
+        "peak_bytes": peak_bytes(one, batch),
+        "precision": one.dtype,
+    }
+
+
+@measurement
+def loading(options: StepOptions, workers: int, run: int) -> dict[str, Any]:
+    """How long the baseline waits for a batch and trains on it, with so many workers. run: the round.
+
+    What workers loaded ahead is used up first. load_ms, step_ms: means, since a batch that is waited for delays the
+    epoch whether it is typical or not. samples_per_second: of windows of steps, both together.
+    """
+    one = captured(HERE / f"{BASELINE}.py", words_of(options, workers), blank_data=False)
+    device, batches, times = torch.device(options.device), iter(one.loader), list[tuple[float, float]]()
+    for _ in range(workers * (one.loader.prefetch_factor or 0) + 2):
+        one.train_step(*next(batches))
+    for _ in range(5 * (size := WINDOW_STEPS[options.quick])):
+        synchronize(device)
+        begin = time.perf_counter()
+        batch = next(batches)
+        loaded = time.perf_counter()
+        one.train_step(*batch)
+        synchronize(device)
+        times.append((loaded - begin, time.perf_counter() - loaded))
+    windows = [sum(map(sum, times[at : at + size])) for at in range(0, len(times), size)]
+    load_ms, step_ms = (statistics.fmean(part) * 1e3 for part in zip(*times, strict=True))
+    speeds = [size * options.batch_size / seconds for seconds in windows]
+    return {"load_ms": load_ms, "step_ms": step_ms, "samples_per_second": speeds, "data": one.loader.dataset.source}
+
+
+@measurement
+def optimizer_times(options: StepOptions, batch_size: int) -> dict[str, list[float]]:
+    """The optimizer's time in ms, step by step, by where the clock waits for the device.
+
+    "after": the clock stops once the device is done, but starts while the backward pass may still run there. "both": it
+    starts only once that is done.
+    """
+    options = replace(options, batch_size=batch_size, precision="fp32")
+    variables, device = captured(HERE / f"{BASELINE}.py", words_of(options)).variables, torch.device(options.device)
+    images, labels = float_batch(options)
+    times: dict[str, list[float]] = {"after": [], "both": []}
+    for number in range(OPTIMIZER_STEPS[options.quick] + 1):  # the first makes the optimizer's state
+        for waits, ms in times.items():
+            variables["optimizer"].zero_grad()
+            variables["criterion"](variables["model"](images), labels).backward()
+            if waits == "both":
+                synchronize(device)
+            begin = time.perf_counter()
+            variables["optimizer"].step()
+            synchronize(device)
+            if number:
+                ms.append((time.perf_counter() - begin) * 1e3)
+    return times
+
+
+@measurement
+def curves(options: StepOptions, seed: int, variants: dict[str, dict[str, Any]], epochs: int) -> dict[str, Any]:
+    """Train each of `variants` ({name: settings that change, or workers}) on real data: {name: its epochs}."""
+    disable_tf32()
+    (train_set, test_set), device = real_data(options.data, options.image_size), torch.device(options.device)
+    source, results = getattr(train_set, "source", ""), {}
+    base = Settings(options.model, source, options.image_size, options.batch_size, 0.01, "fp32", False, seed)
+    for name, changes in variants.items():
+        settings = replace(base, **{key: value for key, value in changes.items() if key != "workers"})
+        settings = replace(settings, precision=precision_of(device, settings.precision))
+        loader = batches(settings, train_set, device, changes.get("workers", base_workers(options)))
+        results[name] = train(settings, loader, test_set, epochs, device, None)
+    return {"data": source, "epochs": results}
+
+
+class Timeline(MemoryTracker):
+    """A tracker that keeps every block, also once it is freed: its kind is known late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks: dict[int, Block] = {}
+
+    def _block(self, tensor: torch.Tensor) -> Block:
+        block = super()._block(tensor)
+        return self.blocks.setdefault(block.number, block)
+
+    def rows(self, begin: int) -> list[dict[str, Any]]:
+        """{"allocations and releases": so many since `begin`, kind: MB held then, …}.
+
+        At most `POINTS_SHOWN`: of neighbours, the highest. After `mark_state`.
+        """
+        held, after = dict.fromkeys(KINDS, 0), list[tuple[int, dict[str, Any]]]()
+        for event, (number, allocated) in enumerate(self.events):
+            block = self.blocks[number]
+            held[block.kind] += block.allocated_bytes if allocated else -block.allocated_bytes
+            if event >= begin:
+                row = {kind: round(size / 1e6, 2) for kind, size in held.items()}
+                after.append((sum(held.values()), {"allocations and releases": event - begin} | row))
+        every = -(-len(after) // POINTS_SHOWN)
+        return [max(after[at : at + every], key=lambda one: one[0])[1] for at in range(0, len(after), every)]
+
+
+@measurement
+def by_kind(options: StepOptions, name: str) -> dict[str, Any]:
+    """Memory by kind over one step of a program on a GPU, of the published model and batch, in float32; predicted.
+
+    {"rows": see `Timeline`, "reserved_bytes": by torch's allocator}. Of the second step: the first makes the
+    optimizer's state.
+    """
+    options = replace(options, device="cpu", model=PUBLISHED, image_size=32, batch_size=128, precision="fp32")
+    timeline = Timeline()
+    with FakeTensorMode(allow_non_fake_inputs=True), timeline, fake_gpu(timeline, []):
+        one, begin = captured(HERE / f"{name}.py", words_of(options)), 0
+        timeline.begin()
+        batch = float_batch(options)
+        timeline.mark("inputs", batch)
+        for _ in range(2):
+            begin = len(timeline.events)
+            one.train_step(*batch)
+            timeline.mark_state()
+        return {"rows": timeline.rows(begin), "reserved_bytes": reserved_bytes(timeline.events)}
 
 
 class Study(Measured):
-    """The measurements, table by table."""
+    """The measurements, in rounds."""
 
-    def __init__(self, lab: Measurements) -> None:
-        super().__init__(lab)
-        self.half = half_precision(lab.options)
+    @property
+    def half(self) -> str:
+        """Half precision: as the options say, but on a CPU bf16 also where it is slower, to see its memory."""
+        return "bf16" if (self.options.device, self.options.precision) == ("cpu", "auto") else self.options.precision
 
-    def same_batch(self) -> dict[str, dict[int, Any]]:
-        """{program: its rounds}, interleaved, all with the default batch."""
-        quick, size = self.options.quick, self.options.batch_size
-        programs = {BASELINE: "fp32", HALF: self.half, **dict.fromkeys(IN_FLOAT32, "fp32")}
+    def steps(self, sizes: Mapping[str, int], rounds: int) -> dict[str, dict[int, Any]]:
+        """{program: its rounds}, interleaved, each with a batch size; in float32 but for the one that is not."""
 
-        def step(name: str, run: int) -> Any:
-            if "compiled" in name and run > COMPILED_ROUNDS[quick]:
+        def one(name: str, run: int) -> Any:
+            if name == COMPILED and run > FEWER_ROUNDS[self.quick]:  # compiling takes most of a minute each time
                 return None
-            return self.one("step", name=name, precision=programs[name], batch_size=size, run=run)
+            precision = self.half if name == HALF else "fp32"
+            return self.one("step", name=name, precision=precision, batch_size=sizes[name], run=run)
 
-        return self.rounds(ROUNDS[quick], {name: partial(step, name) for name in programs})
+        return self.rounds(rounds, {name: partial(one, name) for name in sizes})
+
+    def same_memory(self, steps: Mapping[str, Mapping[int, Any]]) -> list[Row]:
+        """The largest batch within what the baseline holds of `LARGER` times the batch, by a line through two sizes."""
+        small, names = self.options.batch_size, [name for name in (BASELINE, CHECKPOINTED, SELECTIVE) if name in steps]
+        large = self.steps({name: LARGER * small for name in names}, 1)
+        sizes = {}
+        for name in large if BASELINE in large else ():
+            at_small, at_large = first(steps[name])["peak_bytes"], first(large[name])["peak_bytes"]
+            room = first(large[BASELINE])["peak_bytes"] - at_small
+            sizes[name] = small + int(room * (LARGER - 1) * small / (at_large - at_small))
+        runs = self.steps(sizes, FEWER_ROUNDS[self.quick])
+        return [
+            {"program": name, "largest batch": sizes[name], "step ms": median_ms(runs[name])}
+            | {"images/s": sizes[name] / median_ms(runs[name]) * 1e3, "speed": speed(runs, name)}
+            | {"peak MB": first(runs[name])["peak_bytes"] / 1e6}
+            | {"published batch": known.batch_size, "published GB": known.memory_gb}
+            for name in runs
+            for known in [SAME_MEMORY.get(name, NONE)]
+        ]
 
     def workers(self) -> list[Row]:
-        """Table 1: load, step and epoch time for each number of workers, next to the published ones."""
-        rows, speeds = [], dict[int, dict[int, list[float]]]()
-        runs = self.rounds(
-            LOADING_ROUNDS[self.quick], {workers: partial(self.one, "loading", workers=workers) for workers in WORKERS}
-        )
-        for workers, done in runs.items():
-            self.note(f"workers load {data_label(done[min(done)]['data'])}")
-            load_ms, step_ms = (mean([run[key] for run in done.values()]).mean for key in ("load_ms", "step_ms"))
-            speeds[workers] = {number: run["samples_per_second"] for number, run in done.items()}
-            load, step, epoch = published.WORKERS[workers]
-            rows.append(
-                {
-                    "workers": workers,
-                    "load ms": load_ms,
-                    "step ms": step_ms,
-                    "epoch s": (load_ms + step_ms) / 1e3 * (IMAGES // self.options.batch_size),
-                    "speed": ratio(speeds[workers], speeds[min(speeds)]) if len(speeds) > 1 else None,
-                    "published load ms": load,
-                    "published step ms": step,
-                    "published epoch s": epoch,
-                }
-            )
+        """Load, step and epoch time for each number of workers, next to the published ones."""
+        measured = {count: partial(self.one, "loading", workers=count) for count in WORKERS[self.quick]}
+        runs, rows = self.rounds(FEWER_ROUNDS[self.quick], measured), []
+        for count, by_round in runs.items():
+            self.note(f"workers load {data_label(first(by_round)['data'])}")
+            load_ms, step_ms = (mean([run[key] for run in by_round.values()]).mean for key in ("load_ms", "step_ms"))
+            seconds = epoch_seconds(load_ms + step_ms, self.options.batch_size)
+            ours = {"workers": count, "load ms": load_ms, "step ms": step_ms, "epoch s": seconds}
+            names = ("published load ms", "published step ms", "published epoch s")
+            rows.append(ours | {"speed": speed(runs, count)} | dict(zip(names, LOADING[count], strict=True)))
         return rows
 
-    def half_precision(self, steps: dict[str, dict[int, Any]]) -> list[Row]:
-        """Table 2: float32 and half precision."""
+    def optimizer(self) -> list[Row]:
+        """How long the optimizer seems to take, by where the clock waits, and how that grows with the batch."""
+        sizes = [factor * self.options.batch_size for factor in (1, LARGER, LARGEST)]
+        times = {size: self.one("optimizer_times", batch_size=size) for size in sizes}
+        published = [RUNS["base"], *SAME_MEMORY.values()]
+        smallest = next(filter(None, times.values()), None)
         return [
-            {
-                "precision": step_of(steps[name])["precision"],
-                "step ms": step_of(steps[name])["step_ms"],
-                "epoch s": step_of(steps[name])["step_ms"] / 1e3 * (IMAGES // self.options.batch_size),
-                "speed": speed(steps[name], steps[BASELINE]),
-                "peak MB": step_of(steps[name])["peak_bytes"] / 1e6,
-                "published step ms": run.step_ms,
-                "published epoch s": run.epoch_seconds,
-            }
-            for name, run in ((BASELINE, published.BASE), (HALF, published.HALF))
-            if name in steps
-        ]
-
-    def checkpointing(self, steps: dict[str, dict[int, Any]]) -> list[Row]:
-        """Table 3, first half: every way to hold less, with the same batch, in float32."""
-        known = {BASELINE: published.BASE, CHECKPOINTED: published.CHECKPOINT}
-        base = step_of(steps[BASELINE])
-        return [
-            {
-                "program": name,
-                "step ms": step_of(steps[name])["step_ms"],
-                "speed": speed(steps[name], steps[BASELINE]),
-                "peak MB": step_of(steps[name])["peak_bytes"] / 1e6,
-                "of the baseline's": step_of(steps[name])["peak_bytes"] / base["peak_bytes"],
-                "published step ms": known[name].step_ms if name in known else None,
-                "published GB": known[name].memory_gb if name in known else None,
-            }
-            for name in (BASELINE, *IN_FLOAT32)
-            if name in steps
-        ]
-
-    def same_memory(self) -> list[Row]:
-        """Table 3, second half: the largest batch within what the baseline holds of `LARGER` times the batch."""
-        size = LARGER * self.options.batch_size
-        at = self.one("step", name=BASELINE, precision="fp32", batch_size=size, run=1)
-        if not at:
-            return []
-        budget, rows = at["peak_bytes"], []
-        known = {BASELINE: published.BASE_LARGE, CHECKPOINTED: published.CHECKPOINT_LARGE}
-        sizes: dict[str, Any] = {}
-        for name in (BASELINE, CHECKPOINTED, IN_FLOAT32[1]):
-            largest = self.one("largest", name=name, precision="fp32", budget_bytes=budget)
-            if largest and largest["batch_size"]:
-                sizes[name] = largest
-        steps = {
-            name: partial(self.one, "step", name=name, precision="fp32", batch_size=largest["batch_size"])
-            for name, largest in sizes.items()
-        }
-        speeds = self.rounds(LOADING_ROUNDS[self.quick], steps)
-        for name in speeds:
-            largest = sizes[name]
-            step_ms = step_of(speeds[name])["step_ms"]
-            rows.append(
-                {
-                    "program": name,
-                    "largest batch": largest["batch_size"],
-                    "peak MB": largest["peak_bytes"] / 1e6,
-                    "step ms": step_ms,
-                    "epoch s": step_ms / 1e3 * (IMAGES // largest["batch_size"]),
-                    "images/s": largest["batch_size"] / step_ms * 1e3,
-                    "speed": speed(speeds[name], speeds[BASELINE]) if BASELINE in speeds else None,
-                    "published batch": known[name].batch_size if name in known else None,
-                    "published step ms": known[name].step_ms if name in known else None,
-                    "published GB": known[name].memory_gb if name in known else None,
-                }
-            )
-        return rows
-
-    def optimizer(self) -> tuple[list[Row], dict[int, Any]]:
-        """How long the optimizer seems to take, by where the clock waits: its table, and {batch size: times}."""
-        times = {
-            size: self.one("optimizer_times", batch_size=size)
-            for size in (factor * self.options.batch_size for factor in (1, LARGER, LARGEST))
-        }
-        known = {1: published.BASE, LARGER: published.BASE_LARGE, LARGEST: published.CHECKPOINT_LARGE}
-        rows = [
             {
                 "batch": size,
-                "waits nowhere, ms": statistics.median(found["nowhere"]),
                 "waits after, ms": statistics.median(found["after"]),
                 "waits before and after, ms": statistics.median(found["both"]),
+                "times the smallest": ratio({0: found["both"]}, {0: smallest["both"]}) if found != smallest else None,
+                "between the clocks": ratio({0: found["after"]}, {0: found["both"]}),
                 "published batch": run.batch_size,
                 "published ms": run.optimizer_ms,
             }
-            for (size, found), run in zip(times.items(), known.values(), strict=True)
-            if found
+            for (size, found), run in zip(times.items(), published, strict=True)
+            if found and smallest
         ]
-        return rows, {size: found for size, found in times.items() if found}
 
-    def has_images(self) -> bool:
-        """Whether there are real images to train on; a note where there are none."""
-        if check_cifar10(self.options.data):
-            return True
-        try:
-            imported("sklearn", "memory", "training without CIFAR-10, on images of digits,")
-        except InputError as error:
-            self.note(f"no curves: {error}")
-            return False
-        return True
-
-    def curves(self) -> dict[str, list[list[dict[str, float]]]]:
-        """{variant: its epochs, for each seed that all variants were trained from}."""
-        size = self.options.batch_size
-        variants = {
+    def trained(self) -> dict[str, list[list[dict[str, float]]]]:
+        """{variant: its epochs, for each seed that all variants were trained from}; of digits without CIFAR-10."""
+        variants: dict[str, dict[str, Any]] = {
             "base": {},
             "half precision": {"precision": self.half},
             "checkpointing": {"checkpoint": True},
-            "larger batch": {"batch_size": LARGER * size},
+            "larger batch": {"batch_size": LARGER * self.options.batch_size},
             "lower learning rate": {"lr": 0.01 / LARGER},
         }
+        others = [count for count in WORKERS[self.quick] if count != base_workers(self.options)]
+        variants |= {f"{count} workers": {"workers": count} for count in others}
         curves: dict[str, list[Any]] = {name: [] for name in variants}
         # One process for all is quicker; one for each loses less where hours of training are cut off.
-        groups = [variants] if self.options.quick else [{name: changes} for name, changes in variants.items()]
+        groups = [variants] if self.quick else [{name: changes} for name, changes in variants.items()]
         for seed in SEEDS:
-            trained: dict[str, Any] = {}
-            for group in groups:
-                done = self.one("curves", seed=seed, variants=group, epochs=EPOCHS[self.options.quick])
-                if done:
-                    trained |= done["epochs"]
-                    self.note(f"the curves are of training on {data_label(done['data'])}")
-            for name in variants if len(trained) == len(variants) else ():  # pairs need all of a seed
-                curves[name].append(trained[name])
+            done = [self.one("curves", seed=seed, variants=group, epochs=EPOCHS[self.quick]) for group in groups]
+            if all(done):  # pairs need all of a seed
+                self.note(f"the curves are of training on {data_label(done[0]['data'])}")
+                for name, epochs in (pair for one in done for pair in one["epochs"].items()):
+                    curves[name].append(epochs)
         return {name: seeds for name, seeds in curves.items() if seeds}
 
 
-def step_of(runs: dict[int, Any]) -> Any:
-    """Of several rounds: the one with the median step time."""
-    return sorted(runs.values(), key=lambda run: run["step_ms"])[len(runs) // 2]
+def base_workers(options: StepOptions) -> int:
+    """Of the base training: two, as published; on a CPU they would compete with it."""
+    return 0 if options.device == "cpu" else 2
 
 
-def speed(runs: dict[int, Any], base: dict[int, Any]) -> Any:
-    """The `Ratio` of samples per second of a program over another; None of one over itself."""
-    if runs is base:
-        return None
-    windows = ({number: run["samples_per_second"] for number, run in each.items()} for each in (runs, base))
-    return ratio(*windows)
+def epoch_seconds(step_ms: float, batch_size: int) -> float:
+    """Of CIFAR-10, of so many full batches."""
+    return step_ms / 1e3 * (IMAGES // batch_size)
 
 
-def curve_rows(curves: dict[str, list[list[dict[str, float]]]], last_only: bool = False) -> list[Row]:
-    """Means over seeds, with intervals: of every epoch, or of the last."""
+def first(runs: Mapping[int, Any]) -> Any:
+    """Of several rounds, which agree on what does not vary."""
+    return next(iter(runs.values()))
+
+
+def median_ms(runs: Mapping[int, Any]) -> float:
+    """The step's time, of several rounds."""
+    return statistics.median(run["step_ms"] for run in runs.values())
+
+
+def speed(runs: Mapping[Any, Mapping[int, Any]], name: Any) -> Any:
+    """The `Ratio` of one's samples per second to those of the first; None of the first itself."""
+    base = next(iter(runs))
+    windows = [{number: run["samples_per_second"] for number, run in runs[one].items()} for one in (name, base)]
+    return None if name == base else ratio(*windows)
+
+
+def programs(steps: Mapping[str, Mapping[int, Any]]) -> list[Row]:
+    """Every way to hold less, with the same batch: its speed, and the most memory that a step holds."""
+    base = first(steps[BASELINE])["peak_bytes"]
     return [
-        {
-            "variant": name,
-            "epoch": number + 1,
-            "seeds": len(seeds),
-            "loss": mean([epochs[number]["loss"] for epochs in seeds]),
-            "training accuracy %": percent([epochs[number]["train_accuracy"] for epochs in seeds]),
-            "test accuracy %": percent([epochs[number]["test_accuracy"] for epochs in seeds]),
-        }
-        for name, seeds in curves.items()
-        for number in range(len(seeds[0]))
-        if not last_only or number == len(seeds[0]) - 1
+        {"program": name, "precision": one["precision"], "step ms": median_ms(runs), "speed": speed(steps, name)}
+        | {"peak MB": one["peak_bytes"] / 1e6, "of the baseline's": one["peak_bytes"] / base}
+        | {"published step ms": known.step_ms, "published GB": known.memory_gb}
+        for name, runs in steps.items()
+        for one, known in [(first(runs), SAME_BATCH.get(name, NONE))]
     ]
 
 
-def percent(shares: list[float]) -> Mean:
-    """The `Mean` of shares (0..1), in %; its interval ends at 0 and 100, which Student's t does not know of."""
-    percentages = mean([100 * share for share in shares])
-    if percentages.low is None or percentages.high is None:
-        return percentages
-    return replace(percentages, low=max(0.0, percentages.low), high=min(100.0, percentages.high))
+def overall(programs: Sequence[Row], same_memory: Sequence[Row], batch_size: int) -> list[Row]:
+    """How long all epochs take, computed from the steps' times, next to the published totals."""
+    small = {row["program"]: (row["step ms"], batch_size) for row in programs}
+    same = {row["program"]: (row["step ms"], row["largest batch"]) for row in same_memory}
+    ours = [*map(small.get, SAME_BATCH), *map(same.get, SAME_MEMORY)]
+    seconds = [epoch_seconds(*one) if one else None for one in ours]
+    return [
+        {"run": name, "batch": one and one[1], "epoch s": epoch}
+        | {f"{ALL_EPOCHS} epochs, h": epoch and ALL_EPOCHS * epoch / 3600}
+        | {"of the base's": epoch and seconds[0] and epoch / seconds[0]}
+        | {"published batch": run.batch_size, "published epoch s": run.epoch_seconds}
+        | {"published h": run.total_seconds / 3600}
+        | {"published, of the base's": run.total_seconds / RUNS["base"].total_seconds}
+        for (name, run), one, epoch in zip(RUNS.items(), ours, seconds, strict=True)
+    ]
 
 
-def at_peak(timelines: dict[str, Any]) -> list[Row]:
-    """Table 4: of each program, the moment at which it holds most, by kind: predicted for a GPU.
+def curve_rows(curves: Mapping[str, list[list[dict[str, float]]]]) -> list[Row]:
+    """Means over seeds, with intervals, of every epoch."""
+    return [
+        {"variant": name, "epoch": number + 1, "seeds": len(seeds), "loss": mean([row["loss"] for row in epoch])}
+        | {"training accuracy %": percent([row["train_accuracy"] for row in epoch])}
+        | {"test accuracy %": percent([row["test_accuracy"] for row in epoch])}
+        for name, seeds in curves.items()
+        for number, epoch in enumerate(zip(*seeds, strict=True))
+    ]
 
-    timelines: `measure.by_kind` of each. What was published counts cudaMalloc, so it is next to what is reserved.
-    """
-    known = {BASELINE: published.BASE.memory_gb, CHECKPOINTED: published.CHECKPOINT.memory_gb}
-    rows = []
-    for name, timeline in timelines.items():
-        sizes = [{kind: mb for kind, mb in row.items() if kind != "operator"} for row in timeline["rows"]]
-        peak = max(sizes, key=lambda size: sum(size.values()))
-        total = {"allocated GB": sum(peak.values()) / 1e3, "reserved GB": timeline["reserved_bytes"] / 1e9}
-        published_gb = {"published GB": known.get(name)}
-        rows.append({"program": name} | {kind: round(mb) for kind, mb in peak.items()} | total | published_gb)
+
+def compared(curves: Mapping[str, list[list[dict[str, float]]]]) -> list[Row]:
+    """What differs in the last epoch from another variant's, in pairs of one seed."""
+    rows, to = [], {"base": None, "larger batch": "lower learning rate", "lower learning rate": None}
+    for name in curves if len(curves.get("base", ())) > 1 else ():
+        if other := to.get(name, "base"):
+            pairs = [(ours[-1], theirs[-1]) for ours, theirs in zip(curves[name], curves[other], strict=True)]
+            points = mean([100 * (ours["test_accuracy"] - theirs["test_accuracy"]) for ours, theirs in pairs])
+            losses = of_pairs([ours["loss"] / theirs["loss"] for ours, theirs in pairs])
+            rows.append({"variant": name, "minus": other, "test accuracy, points": points, "loss, times": losses})
     return rows
 
 
-def half_precision(options: StepOptions) -> str:
-    """The precision that "half" is here; on a CPU where autocast would stay off, bf16 nevertheless, to see memory."""
-    off = options.precision == "auto" and options.device == "cpu" and autocast_notes(options.device)
-    return "bf16" if off else options.precision
+def at_peak(timelines: Mapping[str, Any]) -> list[Row]:
+    """Of each program, the moment at which it holds most, by kind in MB: predicted for a GPU.
+
+    What was published counts calls of cudaMalloc, so it is next to what is reserved.
+    """
+    rows = []
+    for name, timeline in timelines.items():
+        sizes = [dict([*row.items()][1:]) for row in timeline["rows"]]
+        peak = max(sizes, key=lambda kinds: sum(kinds.values()))
+        total = {"allocated GB": sum(peak.values()) / 1e3, "reserved GB": timeline["reserved_bytes"] / 1e9}
+        published = {"published GB": SAME_BATCH.get(name, NONE).memory_gb}
+        rows.append({"program": name} | {kind: round(mb) for kind, mb in peak.items()} | total | published)
+    return rows
 
 
-def notes_of(options: StepOptions) -> list[str]:
-    """What this device cannot show."""
-    if options.device != "cpu":
-        return []
-    notes = [f"bf16 is measured although {note}" for note in autocast_notes("cpu", half_precision(options))]
+def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
+    """What was published, and what the tables say about it."""
+
+    def cell(table: str, key: Any, column: str) -> Any:
+        row = next((row for row in tables.get(table, ()) if next(iter(row.values())) == key), {})
+        return interval(row.get(column)) or row.get(column)
+
+    clocks = {name: interval(value) for name, value in (tables.get("optimizer") or [{}])[-1].items()}
+    batches = [cell("same_memory", name, "largest batch") for name in (CHECKPOINTED, BASELINE)]
+    points, kept = "test accuracy, points", (-POINTS, POINTS)
     return [
-        *notes,
-        *without_gpu("offload", "cpu"),
-        "no GPU: nothing runs behind the host's back, so all three clocks of the optimizer show the same; only a GPU "
-        "can show what a clock reads that does not wait",
-        "no GPU: there is no caching allocator, so no snapshot of it; memory by kind is predicted for a GPU",
-        "a peak on a CPU is what a step allocates on top of weights and optimizer state",
-    ]
+        claim("checkpoint-memory", "Checkpointing lowers the peak (published: to 0.65 of it)",
+              cell("programs", CHECKPOINTED, "of the baseline's"), below=1),
+        claim("checkpoint-time", "Checkpointing makes a step slower (published: 0.68x the speed)",
+              cell("programs", CHECKPOINTED, "speed"), below=1),
+        claim("same-memory-batch", "Checkpointing fits a larger batch into the same memory (published: 1.75x)",
+              batches[0] / batches[1] if all(batches) else None, above=1),
+        claim("same-memory-time", "With that larger batch it is still slower per image (published: 0.71x the speed)",
+              cell("same_memory", CHECKPOINTED, "speed"), below=1),
+        claim("half-precision", "Half precision makes a step faster (published: 1.33x)",
+              cell("programs", HALF, "speed"), above=1),
+        claim("workers", "Two loader workers make an epoch faster than none (published: 1.52x)",
+              cell("workers", 2, "speed"), above=1),
+        claim("optimizer-grows",
+              f"The optimizer takes over {GROWS:g} times as long with {LARGEST} times the batch (published: 20x)",
+              clocks.get("times the smallest"), above=GROWS),
+        claim("optimizer-clock",
+              "A clock that waits for the device only after the optimizer counts the backward pass too: with the "
+              f"largest batch it shows over {GROWS:g} times what a clock shows that waits before as well",
+              clocks.get("between the clocks"), above=GROWS,
+              needs=None if on_gpu else "a GPU, which works through a queue"),
+        claim("half-precision-accuracy",
+              f"Half precision keeps the test accuracy within {POINTS:g} percentage points",
+              cell("compared", "half precision", points), within=kept),
+        claim("checkpoint-accuracy", f"Checkpointing keeps the test accuracy within {POINTS:g} percentage points",
+              cell("compared", "checkpointing", points), within=kept,
+              needs=None if on_gpu else "a GPU: on a CPU both trainings are equal bit by bit"),
+        claim("workers-accuracy", f"Two workers or none: the test accuracy ends within {POINTS:g} percentage points",
+              cell("compared", "0 workers" if on_gpu else "2 workers", points), within=kept),
+        claim("batch-like-learning-rate",
+              f"{LARGER} times the batch ends with the training loss of 1/{LARGER} of the learning rate (ratio between "
+              f"{ALIKE[0]} and {ALIKE[1]})",
+              cell("compared", "larger batch", "loss, times"), within=ALIKE),
+    ]  # fmt: skip
 
 
 def main() -> None:
     options = lab_options(__doc__, "memory", DEFAULTS)
-    if options.precision == "fp32":
-        raise InputError("--precision fp32: this study compares half precision with float32; choose auto, bf16 or fp16")
     with torch.device("meta"):
         resnext(options.model)  # refuses a name that is none
     check_cifar10(options.data)  # refuses what is broken
-    study = Study(measurements("memory", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS))
-    steps = study.same_batch()
+    study = Study(measurements("memory", options, limit_seconds=LIMIT_SECONDS))
+    steps = study.steps(dict.fromkeys(PROGRAMS, options.batch_size), ROUNDS[options.quick])
     if BASELINE not in steps:
         raise InputError(f"nothing to compare with: {study.notes[0]}")
-    workers, memory = study.workers(), study.same_memory()
-    optimizer, times = study.optimizer()
-    curves = study.curves() if study.has_images() else {}
-    tables: dict[str, list[Row]] = {
-        "workers": workers,
-        "half_precision": study.half_precision(steps),
-        "checkpointing": study.checkpointing(steps),
-        "same_memory": memory,
-        "optimizer": optimizer,
-        "curves_last_epoch": curve_rows(curves, last_only=True),
-        "curves": curve_rows(curves),
-    }
-    predicted = {name: study.one("by_kind", name=name) for name in (BASELINE, *IN_FLOAT32[:3])}
+    tables: dict[str, list[Row]] = {"programs": programs(steps), "same_memory": study.same_memory(steps)}
+    tables["overall"] = overall(tables["programs"], tables["same_memory"], options.batch_size)
+    tables |= {"workers": study.workers(), "optimizer": study.optimizer()}
+    trained, own = study.trained(), f"{base_workers(options)} workers"
+    by_workers = {own: trained.get("base", [])} | {name: trained[name] for name in trained if "workers" in name}
+    tables["compared"] = compared(trained)
+    tables["curves"] = curve_rows({name: seeds for name, seeds in trained.items() if name not in by_workers})
+    tables["curves_by_workers"] = curve_rows(by_workers)
+    predicted = {name: study.one("by_kind", name=name) for name in PROGRAMS if name not in (HALF, COMPILED)}
     timelines = {name: timeline for name, timeline in predicted.items() if timeline}
     tables["memory_at_peak"] = at_peak(timelines)
-    tables |= {
-        f"memory_by_kind_{name}": timelines[name]["rows"] for name in (BASELINE, CHECKPOINTED) if name in timelines
-    }
-    notes = [*notes_of(options), audit.least_optimizer_ms()]
-    if torch.device(options.device).type == "cuda" and (file := study.one("snapshot", name=BASELINE)):
-        notes.append(f"the allocator's snapshot is {file}: open it at https://docs.pytorch.org/memory_viz")
-    claims = audit.claims(tables, times, curves, torch.device(options.device).type)
-    report(study.lab.study(tables, claims, [*notes, *study.notes]), options)
+    shown = [name for name in (BASELINE, CHECKPOINTED) if name in timelines]
+    tables |= {f"memory_by_kind_{name}": timelines[name]["rows"] for name in shown}
+    notes = [] if on_gpu(options) else [
+        *(f"bf16 is measured although {note}" for note in autocast_notes("cpu", study.half)),
+        *without_gpu("offload", "cpu"),
+        "a peak on a CPU is what a step allocates on top of weights and optimizer state",
+    ]  # fmt: skip
+    report(study.lab.study(tables, claims(as_stored(tables), on_gpu(options)), [*notes, *study.notes]), options)
 
 
 if __name__ == "__main__":
-    main()
+    program(main, claims)

@@ -1,15 +1,21 @@
-"""Which weights stay: masks by magnitude, over all layers or within each, or at random; and magnitudes by quantile."""
+"""Which weights stay: masks by magnitude or at random, and fewer channels, which unlike a mask make layers smaller."""
 
+import copy
 from collections.abc import Mapping, Sequence
-
-from labs.pruning.model import prunable
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn.utils import prune
+from torchvision.models.mobilenetv2 import InvertedResidual
 
-HOW = ("layer-wise", "global", "random")  # the first is what the grid is of
+HOW = ("layer-wise", "global", "random")  # the first is what the study's grid is of
 Masks = Mapping[str, torch.Tensor]  # {module: bool, the shape of its weight: True for what stays}
+
+
+def prunable(model: nn.Module) -> dict[str, nn.Module]:
+    """{name: module} of all that has a weight matrix: convolutions and linear layers, no normalisation and no bias."""
+    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
 
 
 def masks_of(model: nn.Module, share: float, how: str = HOW[0], seed: int = 0) -> dict[str, torch.Tensor]:
@@ -37,12 +43,6 @@ class _Layer(nn.Module):
     def __init__(self, weight: torch.Tensor) -> None:
         super().__init__()
         self.weight = nn.Parameter(weight.detach().cpu().clone())
-
-
-def two_of_four(weight: torch.Tensor) -> torch.Tensor:
-    """bool, as large as `weight` [out, in]: of each four neighbours in a row True for the two largest in magnitude."""
-    groups = weight.detach().abs().reshape(-1, 4)
-    return torch.zeros_like(groups, dtype=torch.bool).scatter_(1, groups.topk(2).indices, True).view_as(weight)
 
 
 def apply(model: nn.Module, masks: Masks) -> None:
@@ -73,15 +73,38 @@ def magnitudes(model: nn.Module, of: str) -> torch.Tensor:
     if of != "weights":
         tensors = list(model.parameters())
     if of == "pooled":
-        tensors = [*tensors, *running_statistics(model)]
+        statistics = [own for name, own in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
+        tensors = [*tensors, *statistics]
     return torch.cat([tensor.detach().float().abs().flatten().cpu() for tensor in tensors])
-
-
-def running_statistics(model: nn.Module) -> list[torch.Tensor]:
-    """Means and variances that batch norm has seen; not its count of batches."""
-    return [buffer for name, buffer in model.named_buffers() if name.endswith(("running_mean", "running_var"))]
 
 
 def threshold(values: torch.Tensor, share: float) -> float:
     """The value below which a share (0..1) of them lies; no interpolation, so it is one of them."""
     return values.sort().values[min(len(values) - 1, int(share * len(values)))].item()
+
+
+def without_channels(model: nn.Module, share: float, judged: nn.Module | None = None) -> nn.Module:
+    """A copy of a MobileNetV2, without a share (0..1) of the channels inside each block that expands.
+
+    judged: the same network with the weights that decide which channels go, by default `model` itself. Those with the
+    smallest L1 norm of their depthwise filter times the factor of its batch norm go; what leads to them and from them
+    goes with them. What a block takes and gives stays as wide. At least one channel stays.
+    """
+    smaller = copy.deepcopy(model)
+    for block, by in zip(smaller.modules(), (judged or model).modules(), strict=True):
+        if isinstance(block, InvertedResidual) and len(block.conv) == 4:  # expand, depthwise, project, normalise
+            parts, judges = cast(Any, block.conv), cast(Any, by).conv
+            filters, norm = judges[1][0].weight, judges[1][1].weight
+            scores = filters.detach().abs().sum((1, 2, 3)) * norm.detach().abs()
+            count = max(1, round((1 - share) * len(scores)))
+            kept = scores.topk(count).indices.sort().values
+            for conv, norm, *_ in parts[:2]:
+                conv.weight = nn.Parameter(conv.weight.detach()[kept])
+                conv.out_channels = norm.num_features = count
+                for name, values in norm.state_dict().items():
+                    if values.ndim:  # all but the count of batches
+                        setattr(norm, name, type(getattr(norm, name))(values[kept]))
+            depthwise, project = parts[1][0], parts[2]
+            depthwise.in_channels = depthwise.groups = project.in_channels = count
+            project.weight = nn.Parameter(project.weight.detach()[:, kept])
+    return smaller

@@ -1,16 +1,19 @@
-"""MobileNetV2 for small images, from torchvision's own blocks, and what of it is pruned.
+"""The networks that are pruned: torchvision's MobileNetV2, and one of the same blocks for small images.
 
 Sandler et al., "MobileNetV2: Inverted Residuals and Linear Bottlenecks", 2018. "wN" has N channels in its first layer
 where the original has 32, and its other layers in proportion; fewer blocks, and fewer strides, as images are small.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from common.options import Defaults, Workload
-from walkthrough.results.errors import InputError
+from walkthrough.results.errors import InputError, printable
 
+import torch
 from torch import nn
+from torchvision.models import MobileNetV2
 from torchvision.models.mobilenetv2 import InvertedResidual
 from torchvision.ops.misc import Conv2dNormActivation
 
@@ -22,22 +25,48 @@ DEFAULTS = Defaults(
     cuda=Workload("w64", batch_size=128, image_size=32),
     cpu=Workload("w32", batch_size=64, image_size=8),
     logdir=ROOT / "logs" / "labs" / "pruning",
-    models="wN: N channels in the first layer",
+    models="wN, for small images, with N channels in the first layer; or mobilenet_v2, torchvision's",
     without=("--image-size", "--precision"),  # the first is the data set's; weights are compared in float32
     texts={
         "--data": "folder that holds the data set: cifar-10-batches-py, or train/ and val/ (without one: digits)",
         "--download": "fetch CIFAR-10 into --data first, 170 MB",
+        "--quick": "a smoke run: fewer images and epochs",
     },
 )
 
 
-def width_of(name: str) -> int:
-    """The channels of the first layer of a model called "wN". Raises InputError."""
+def network(name: str, channels: int, classes: int) -> nn.Module:
+    """The network called "wN" or "mobilenet_v2", random weights: [N, channels, H, W] -> [N, classes].
+
+    Raises InputError for another name, and for images that are not in colour where it needs those.
+    """
+    if name == "mobilenet_v2":
+        if channels != 3:
+            raise InputError("mobilenet_v2 takes images in colour: name their folder with --data")
+        return MobileNetV2(classes)
     parts = re.fullmatch(r"w(\d+)", name)
     width = int(parts[1]) if parts else 0
     if not 4 <= width <= 256:
-        raise InputError(f"unknown model {name!r}: this lab trains wN, N channels in the first layer, such as w32")
-    return width
+        raise InputError(f"unknown model {name!r}: wN, N channels in the first layer, such as w32; or mobilenet_v2")
+    return small_mobilenet(width, channels, classes)
+
+
+def network_like(weights: Mapping[str, torch.Tensor], name: str, channels: int, classes: int) -> nn.Module:
+    """The network that these weights are of, and with them: torchvision's of any width, or the one of that name.
+
+    Raises InputError where they are of something else, or of images or classes other than these.
+    """
+    try:
+        stem = weights.get("features.0.0.weight", ())  # torchvision's first layer
+        is_theirs = len(stem) and channels == 3
+        model = MobileNetV2(classes, len(stem) / STEM) if is_theirs else network(name, channels, classes)
+        model.load_state_dict(weights)
+    except (AttributeError, RuntimeError, TypeError) as error:
+        raise InputError(
+            f"--trained is no MobileNetV2 for {classes} classes of images with {channels} channel(s), as --data has: "
+            f"{printable(error, 160)}"
+        ) from error
+    return model
 
 
 def small_mobilenet(width: int, channels: int, classes: int) -> nn.Sequential:
@@ -55,8 +84,3 @@ def small_mobilenet(width: int, channels: int, classes: int) -> nn.Sequential:
     layers.append(Conv2dNormActivation(before, scaled(LAST), kernel_size=1, activation_layer=nn.ReLU6))
     layers += [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(scaled(LAST), classes)]
     return nn.Sequential(*layers)
-
-
-def prunable(model: nn.Module) -> dict[str, nn.Module]:
-    """{name: module} of all that has a weight matrix: convolutions and linear layers, no normalisation and no bias."""
-    return {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}

@@ -1,180 +1,521 @@
 """Magnitude pruning with late resetting: what is left of accuracy, by how much is pruned and what is reset to when.
 
     python labs/pruning/study.py            # the whole grid
-    python labs/pruning/study.py --quick    # 3 sparsities x 3 reset epochs x 2 seeds: minutes on two CPU cores
+    python labs/pruning/study.py --quick    # 3 shares x 3 reset epochs x 2 seeds: minutes on two CPU cores
     python labs/pruning/study.py --cluster slurm    # the trainings as SLURM arrays (--logdir, --data: shared folders)
 
-Trains the unpruned network from several seeds and keeps its weights at initialisation, at early epochs and at the end;
-masks it by magnitude, resets what stays, and trains again, each as a job of its own. Then: other masks, other random
-weights, pruning in rounds, channels, speed, and jobs one after the other against several at a time. The result is
+By the functions of `prune.py`, each training as a job of its own: the grid of shares and epochs, other masks, other
+random weights, rounds, channels; then speed, and jobs one after the other against several at a time. The result is
 labs/pruning/study.json in --logdir.
 """
 
-from collections.abc import Sequence
+import hashlib
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
+from functools import partial
+from itertools import repeat
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from common.device import disable_tf32, keep_freed_memory
 from common.options import StepOptions
-from labs.pruning import tables
-from labs.pruning.masks import HOW
-from labs.pruning.model import DEFAULTS, width_of
-from labs.pruning.plans import CHANNELS, OTHER_SPARSITIES, RESETS, SPARSITIES, Plan
-from labs.pruning.training import data_of
-from labs.shared.study import Measured, grid_options, measurements, report
-from walkthrough.compare.study import Claim, Measurements, Row
-from walkthrough.results.environment import usable_cores
+from common.program import FULL, QUICK
+from common.timing import time_training
+from labs.pruning import prune
+from labs.pruning.masks import HOW, apply, magnitudes, masks_of, remove, without_channels
+from labs.pruning.model import DEFAULTS, network
+from labs.pruning.prune import Settings, accuracy, optimizer_at, reset, train
+from labs.shared.images import DataSet
+from labs.shared.study import Measured, as_stored, grid_options, measurement, measurements, on_gpu, program, report
+from walkthrough.compare.statistics import Mean, Ratio, Rounds, mean, ratio
+from walkthrough.compare.study import Claim, Measurements, Row, claim, interval, percent
+from walkthrough.results.environment import code_hash, usable_cores
 from walkthrough.results.errors import InputError
 
 import torch
+from torch import nn
 
-SEEDS = {True: 2, False: 3}  # by --quick
+# Published about MobileNetV2 on ImageNet, not measured here: "weights" whose magnitudes were sorted, and quantiles.
+PUBLISHED_WEIGHTS = 3_538_984
+PUBLISHED_QUANTILES = {"mean": 0.140, "50 %": 0.0218, "90 %": 0.123, "99 %": 2.95, "largest": 2226.8}
+
+SEEDS = {True: 2, False: 3}  # by --quick, as those that follow
 ROUNDS = {True: 2, False: 5}  # of speeds, and of trainings one after the other and side by side
-JOBS = 4  # trainings that are timed, at least
+SHARES = {True: (0.8, 0.95, 0.99), False: (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)}
+RESETS = {True: (0, 1, 2), False: (0, 1, 2, 4)}  # the last of them is late
+SOME = {True: (0.95,), False: (0.8, 0.9, 0.95, 0.99)}  # shares, with other masks and weights
+CHANNELS = {True: (0.9,), False: (0.5, 0.75, 0.9)}  # shares of the channels inside blocks that are taken out
+IN_ROUNDS = (0.6, 0.8, 0.9, 0.95, 0.99)  # shares, one after the other
+
+OTHER_WEIGHTS = 10_000_019  # added to a seed: the weights of another network
+TIMED = 0.9  # share of the weights, or channels, that a network is timed without
+NETWORKS = ("unpruned", "masked", "masks removed", "channels pruned")
+JOBS, JOB_EPOCHS = 4, 4  # trainings that are timed, at least, and their epochs
 LIMIT_SECONDS = 6 * 3600  # of one measurement
 PROCESSES = {"cpu": 8, "cuda": 2}  # at a time, at most
+JUDGED, GOOD = 95.0, 95  # % pruned, what claims are of; % right
+SAME_SPEED = (0.95, 1.05)  # times the speed that count as none gained or lost
+FEWEST, NO_WIDTH = 3, 1e-6  # seeds, and points, for a claim to be decided
+
+BySeed = Mapping[int, float]  # accuracy, 0..1
+Tables = Mapping[str, Sequence[Row]]
 
 
-def main() -> None:
-    options, cluster = grid_options(__doc__, "pruning", DEFAULTS)
-    width_of(options.model)
-    data, plan = data_of(options)
-    options = replace(options, download=False)
-    study = Study(
-        measurements("pruning", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS, cluster), plan
-    )
-    in_order, claims = study.measured()
-    sizes = f"{len(data.train)} training and {len(data.test)} test images of {data.source}, {options.model}"
-    notes = [
-        f"{sizes}, {plan.epochs} epochs, {len(study.seeds)} seeds",
-        "intervals are of seeds: a network, its batches and its masks; the test images are the same for all",
-        *notes_of(options),
-        *study.notes,
+class Cell(NamedTuple):
+    """A training of a pruned network: the share (0..1) that is gone, the epoch that weights are reset to, what goes.
+
+    how: one of `HOW`, "channels", "reinitialised" or "rounds"; "untrained": not trained again. begin: the epoch that
+    training begins at; None: `epoch`.
+    """
+
+    share: float
+    epoch: int = 0
+    how: str = HOW[0]
+    begin: int | None = None
+
+
+UNPRUNED = Cell(0.0, 0, "unpruned")
+
+
+def variants(late: int) -> dict[str, Cell]:
+    """What the study compares at the same share, which is not in these cells. late: the epoch of late resetting."""
+    return {
+        "initialisation": Cell(0),
+        "late": Cell(0, late),
+        "late, all epochs": Cell(0, late, begin=0),
+        "initialisation, late beginning": Cell(0, 0, begin=late),
+        "other random weights": Cell(0, 0, "reinitialised"),
+        "late, global masks": Cell(0, late, "global"),
+        "late, random masks": Cell(0, late, "random"),
+        "initialisation, in rounds": Cell(0, 0, "rounds"),
+        "late, in rounds": Cell(0, late, "rounds"),
+    }
+
+
+COMPARED = {  # {what is claimed: one of `variants`, over the other}; without a claim: ""
+    "late-reset": ("Late resetting beats resetting to the initialisation", "late", "initialisation"),
+    "late-weights": (
+        "Late weights beat the initialisation, both trained in full",
+        "late, all epochs",
+        "initialisation",
+    ),
+    "late-beginning": ("", "initialisation, late beginning", "initialisation"),
+    "initialisation": ("The initialisation beats other random weights", "initialisation", "other random weights"),
+    "late-reinitialised": ("Late resetting beats other random weights", "late", "other random weights"),
+    "global-layer-wise": ("A threshold over all layers beats one for each layer", "late, global masks", "late"),
+    "layer-wise-random": ("Layer-wise masks beat random ones", "late", "late, random masks"),
+    "rounds": ("Pruning in rounds beats pruning in one shot", "late, in rounds", "late"),
+    "rounds-initialisation": ("", "initialisation, in rounds", "initialisation"),
+}
+
+
+# What is measured
+
+
+def setup(options: StepOptions, seed: int, threads: int | None = 1) -> tuple[DataSet, Settings]:
+    """The data on the device, and how they are trained on.
+
+    threads: on a CPU, one where it is one of several processes; None for all.
+    """
+    disable_tf32()
+    if options.device == "cpu":
+        keep_freed_memory()
+        torch.set_num_threads(threads or usable_cores())
+    data, settings = prune.data_of(options)
+    return data, replace(settings, seed=options.seed + seed)
+
+
+def new(data: DataSet, settings: Settings, other: int = 0) -> nn.Module:
+    """The network of the settings' seed. other: added to it."""
+    torch.manual_seed(settings.seed + other)
+    return network(settings.model, data.channels, data.classes).to(data.train.images.device)
+
+
+def weights_in(options: StepOptions, settings: Settings) -> Path:
+    """The folder of the unpruned training, which many processes, or the nodes of a cluster, read."""
+    what = f"{settings} {options.device} {torch.__version__} {code_hash('labs/pruning/*.py')}"
+    return options.logdir / "weights" / hashlib.sha256(what.encode()).hexdigest()[:12]
+
+
+@measurement
+def trained(options: StepOptions, seed: int) -> dict[str, Any]:
+    """The unpruned training from a seed, whose weights are kept, and what its weights' magnitudes are.
+
+    accuracy: 0..1. magnitudes: {of what: {quantile: value}}, see `masks.magnitudes`; counts: of those. misplaced:
+    [[%, the % of the parameters that are below the threshold of so many of the pooled numbers]]. untrained: [[share,
+    accuracy of the weights at the end, masked]].
+    """
+    data, settings = setup(options, seed)
+    model, folder = new(data, settings), weights_in(options, settings)
+    train(model, optimizer_at(model, settings), data, settings, folder, keep=RESETS[options.quick])
+    states = prune.read_trained(folder)
+    values = {of: magnitudes(model, of) for of in ("weights", "parameters", "pooled")}
+    masked = {
+        share: reset(new(data, settings), states, share, max(states), HOW[0], settings)[0]
+        for share in SHARES[options.quick]
+    }
+    return {
+        "accuracy": accuracy(model, data),
+        "magnitudes": {of: quantiles(numbers) for of, numbers in values.items()},
+        "counts": {of: len(numbers) for of, numbers in values.items()},
+        "misplaced": [list(row.values())[::3] for row in prune.count_rows(model, SHARES[options.quick])],
+        "untrained": [[share, accuracy(own, data)] for share, own in masked.items()],
+    }
+
+
+def quantiles(values: torch.Tensor) -> dict[str, float]:
+    """Of magnitudes: mean, quantiles and the largest."""
+    of = {in_percent(share): prune.threshold(values, share) for share in (0.5, 0.6, 0.9, 0.99)}
+    return {"mean": values.mean().item(), **of, "largest": values.max().item()}
+
+
+@measurement
+def retrained(options: StepOptions, seed: int, share: float, epoch: int, how: str, begin: int | None) -> dict[str, Any]:
+    """Prune the weights as they are at the end, reset the others to an epoch, and train; see `Cell`.
+
+    accuracy: 0..1. parameters: of the network that is left.
+    """
+    data, settings = setup(options, seed)
+    states = prune.read_trained(weights_in(options, settings))
+    if how == "reinitialised":
+        states, how = {**states, epoch: {"model": new(data, settings, OTHER_WEIGHTS).state_dict()}}, HOW[0]
+    model, optimizer = reset(new(data, settings), states, share, epoch, how, settings)
+    train(model, optimizer, data, settings, begin=epoch if begin is None else begin)
+    return {"accuracy": accuracy(model, data), "parameters": sum(of.numel() for of in model.parameters())}
+
+
+@measurement
+def iterated(options: StepOptions, seed: int, epoch: int) -> list[tuple[float, float]]:
+    """Prune in rounds, each from the weights that the one before ends with, reset and train again after each.
+
+    (share, accuracy 0..1) for each of `IN_ROUNDS`.
+    """
+    data, settings = setup(options, seed)
+    states, rows = prune.read_trained(weights_in(options, settings)), []
+    for share in IN_ROUNDS:
+        model, optimizer = reset(new(data, settings), states, share, epoch, HOW[0], settings)
+        train(model, optimizer, data, settings, begin=epoch)
+        rows.append((share, accuracy(model, data)))
+        remove(model)
+        states = {**states, max(states): {"model": model.state_dict()}}
+    return rows
+
+
+@measurement
+def speeds(options: StepOptions, run: int) -> dict[str, dict[str, list[float]]]:
+    """{network: {"inference", "training": images/s of each window}} of `NETWORKS`, not trained, with all threads.
+
+    run: the number of the round. A network whose masks are removed is timed in inference alone: its zeros are
+    parameters like others, and a training step would fill them.
+    """
+    data, settings = setup(options, run, threads=None)
+    device, plan = data.train.images.device, QUICK if options.quick else FULL
+    batch = data.prepared(data.train.chosen(torch.arange(settings.batch_size)), device)
+    rows: dict[str, dict[str, list[float]]] = {name: {} for name in NETWORKS}
+    for name in NETWORKS if run % 2 else NETWORKS[::-1]:
+        model = timed_network(name, new(data, settings))
+        steps = {"inference": partial(inference, model)}
+        if name != "masks removed":
+            steps["training"] = partial(prune.train_step, model, optimizer_at(model, settings))
+        for what, step in steps.items():
+            model.train(what == "training")
+            rows[name][what] = time_training(repeat(batch), step, device, plan).samples_per_second.windows
+    return rows
+
+
+def timed_network(name: str, model: nn.Module) -> nn.Module:
+    """One of `NETWORKS`. model: the one without anything pruned."""
+    if name == "channels pruned":
+        return without_channels(model, TIMED)
+    if name != "unpruned":
+        apply(model, masks_of(model, TIMED))
+    if name == "masks removed":
+        remove(model)
+    return model
+
+
+@torch.no_grad()
+def inference(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return model(images)[0, 0]
+
+
+@measurement
+def jobs(options: StepOptions, processes: int, count: int, run: int) -> list[float]:
+    """`count` short trainings by so many processes, start included: [trainings/s]."""
+    seeds, threads, begin = range(run * count, (run + 1) * count), 1 if processes > 1 else None, time.perf_counter()
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        list(pool.map(job, repeat(options), seeds, repeat(threads)))
+    return [count / (time.perf_counter() - begin)]
+
+
+def job(options: StepOptions, seed: int, threads: int | None) -> None:
+    """A short training."""
+    data, settings = setup(options, seed, threads)
+    model = new(data, settings)
+    train(model, optimizer_at(model, settings), data, settings, until=JOB_EPOCHS)
+
+
+# Tables
+
+
+def points(of: BySeed) -> Mean | None:
+    """The mean accuracy in %; None of no seed."""
+    return percent(list(of.values())) if of else None
+
+
+def more(one: BySeed, other: BySeed) -> Mean | None:
+    """How many percentage points more the first has: paired by seed; None without a pair."""
+    pairs = [100 * (one[seed] - other[seed]) for seed in one if seed in other]
+    if not pairs:
+        return None
+    paired = mean(pairs)
+    return replace(paired, mean=round(paired.mean, 9) + 0.0)  # no -3.7e-15, and no -0
+
+
+def in_percent(share: float) -> str:
+    """For people: "95 %"."""
+    return f"{100 * share:.3g} %"
+
+
+def count_rows(counts: Mapping[str, int]) -> list[Row]:
+    """What is counted as weights: of the published network, and of ours. counts: see `trained`."""
+    theirs = {name: len(magnitudes(network("mobilenet_v2", 3, 1000), name)) for name in counts}
+    return [
+        {
+            "network": name,
+            "weights that can be pruned": of["weights"],
+            "parameters": of["parameters"],
+            "running statistics": of["pooled"] - of["parameters"],
+            "parameters and statistics": of["pooled"],
+            "published as weights": said,
+        }
+        for name, of, said in (("MobileNetV2", theirs, PUBLISHED_WEIGHTS), ("ours", counts, None))
     ]
-    report(study.lab.study(in_order, claims, notes), options)
+
+
+def quantile_rows(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Magnitudes by quantile, means over seeds: as published, and ours with running statistics and without."""
+    ours = {"pooled": "pooled", "parameters": "parameters", "weights": "weights that can be pruned"}
+    return [
+        {"of the magnitudes": name, "published, pooled": PUBLISHED_QUANTILES.get(name)}
+        | {f"ours, {text}": mean([run["magnitudes"][of][name] for run in runs]).mean for of, text in ours.items()}
+        for name in runs[0]["magnitudes"]["weights"]
+    ]
+
+
+def misplaced_rows(runs: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """What a threshold from pooled numbers really prunes."""
+    by_seed = [dict(map(tuple, run["misplaced"])) for run in runs]
+    return [{"asked for %": asked, "of the parameters %": mean([of[asked] for of in by_seed])} for asked in by_seed[0]]
+
+
+def grid_rows(cells: Mapping[Cell, BySeed], quick: bool) -> list[Row]:
+    """A row for each share: accuracy by the epoch that weights are reset to."""
+    columns = {"not trained again": Cell(0, 0, "untrained")}
+    columns |= {f"reset to epoch {epoch}": Cell(0, epoch) for epoch in RESETS[quick]}
+    columns["other random weights"] = Cell(0, 0, "reinitialised")
+    return [
+        {"pruned %": 100 * share}
+        | {name: points(cells.get(own._replace(share=share), {})) for name, own in columns.items()}
+        | {"unpruned": points(cells[UNPRUNED])}
+        for share in SHARES[quick]
+    ]
+
+
+def variant_rows(cells: Mapping[Cell, BySeed], late: int, shares: Sequence[float]) -> list[Row]:
+    """Accuracy of each of `variants`, a column for each share."""
+    return [
+        {"accuracy": name} | {in_percent(share): points(cells.get(own._replace(share=share), {})) for share in shares}
+        for name, own in variants(late).items()
+    ]
+
+
+def difference_rows(cells: Mapping[Cell, BySeed], late: int, shares: Sequence[float]) -> list[Row]:
+    """Each of `COMPARED`, paired by seed, a column for each share."""
+
+    def of(name: str, share: float) -> BySeed:
+        return cells.get(variants(late)[name]._replace(share=share), {})
+
+    return [
+        {"points": f"{one} - {other}"} | {in_percent(share): more(of(one, share), of(other, share)) for share in shares}
+        for _, one, other in COMPARED.values()
+    ]
+
+
+def speed_rows(rounds: Mapping[int, Mapping[str, Mapping[str, list[float]]]]) -> list[Row]:
+    """What masks and fewer channels do to speed, over the unpruned network."""
+
+    def times(name: str, what: str) -> Ratio | None:
+        own, plain = (
+            {n: round[of][what] for n, round in rounds.items() if what in round[of]} for of in (name, NETWORKS[0])
+        )
+        return ratio(own, plain) if own else None
+
+    return [
+        {
+            "network": f"{name}, {in_percent(TIMED)}",
+            "inference, times as fast": times(name, "inference"),
+            "training, times as fast": times(name, "training"),
+        }
+        for name in NETWORKS[1:]
+    ]
+
+
+def job_rows(took: Mapping[int, Rounds], count: int) -> list[Row]:
+    """One training after the other, with all cores, against several at a time with one core each. took: trainings/s."""
+    return [
+        {
+            "at a time": processes,
+            "trainings": count,
+            "s": mean([count / own[0] for own in rounds.values()]).mean,
+            "times as soon": ratio(rounds, took[1]) if processes > 1 and 1 in took else None,
+        }
+        for processes, rounds in took.items()
+    ]
+
+
+# What follows
+
+
+def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
+    """What was published or expected, and what came of it; of the tables as stored."""
+    timed, at = in_percent(TIMED), f"{JUDGED:g} % pruned (points more)"
+    statistics = found(tables, "counts", "running statistics", network="MobileNetV2")
+    text = f"All of the {PUBLISHED_WEIGHTS:,} numbers that were sorted are weights (% that are running statistics)"
+    result = [claim("counted", text, 100 * statistics / PUBLISHED_WEIGHTS, below=0.001)]
+    text = f"Of {JUDGED:g} % asked for, a threshold with statistics prunes more (% of the parameters)"
+    value = found(tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED})
+    result.append(claim("pooled", text, value, above=JUDGED))
+    text = f"Trained again without {timed} of the weights, a network is right on {GOOD} % of the images or more (%)"
+    result.append(claim("accurate", text, found(tables, "variants", timed, accuracy="initialisation"), above=GOOD))
+    for id, (text, one, other) in COMPARED.items():
+        value = found(tables, "differences", f"{JUDGED:g} %", points=f"{one} - {other}")
+        result += [of_seeds(id, f"{text}, {at}", value)] if text else []
+
+    def speed(name: str) -> Any:
+        return found(tables, "speed", "inference, times as fast", network=f"{name}, {timed}")
+
+    for name in ("masked", "masks removed"):
+        text = f"A network is as fast with {timed} of its weights zero, {name} (times as fast)"
+        result.append(claim(name.replace(" ", "-"), text, speed(name), within=SAME_SPEED))
+    text = f"Without {timed} of the channels inside its blocks it is faster (times as fast)"
+    result.append(claim("channels", text, speed("channels pruned"), above=1))
+    most = max((row["at a time"] for row in tables["processes"]), default=1)
+    text = f"Trainings {most} at a time, one core each, are done sooner than one after the other (times as soon)"
+    value = found(tables, "processes", "times as soon", **{"at a time": most})
+    result.append(claim("processes", text, value, above=1, needs=None if most > 1 else "two cores"))
+    text = "Late resetting beats the initialisation for MobileNetV2 on ImageNet (points more)"
+    return [*result, claim("late-imagenet", text, None, needs="a GPU and ImageNet: prune.py --trained")]
+
+
+def of_seeds(id: str, text: str, value: Mean | None) -> Claim:
+    """A claim that a mean over seeds is above 0: not decided of too few, or where all seeds differ by the same."""
+    low, high = (value.low, value.high) if value else (None, None)
+    too_few = value and (low is None or high is None or value.count < FEWEST or high - low < NO_WIDTH)
+    return claim(id, text, value, above=0, needs="three seeds that differ" if too_few else None)
+
+
+def found(tables: Tables, table: str, column: str, **where: Any) -> Any:
+    """The value in the row that has these cells: a number, a `Ratio` or a `Mean`; None where there is none."""
+    rows = [row for row in tables.get(table, ()) if all(row[name] == value for name, value in where.items())]
+    value = rows[0].get(column) if rows else None
+    return interval(value) or value
+
+
+# The study
 
 
 class Study(Measured):
     """The measurements."""
 
-    def __init__(self, lab: Measurements, plan: Plan) -> None:
+    def __init__(self, lab: Measurements) -> None:
         super().__init__(lab)
-        self.iterations = plan.rounds
-        self.resets = list(RESETS.get(self.quick, plan.resets))  # the last of them is late
-        self.seeds = range(SEEDS[self.quick])
+        self.seeds, self.late = range(SEEDS[self.quick]), RESETS[self.quick][-1]
         self.processes = min(usable_cores(), PROCESSES[lab.options.device.partition(":")[0]])
 
-    def measured(self) -> tuple[dict[str, list[Row]], list[Claim]]:
-        """Tables and claims. Raises InputError where no unpruned network could be trained."""
-        rounds = range(1, ROUNDS[self.quick] + 1)
-        speeds = [found for run in rounds if (found := self.one("speeds", run=run))]
-        products = [found for run in rounds if (found := self.product(run))]
-        count, jobs = max(JOBS, self.processes), {at_a_time: [] for at_a_time in sorted({1, self.processes})}
-        for run in rounds:
-            done = {one: self.one("jobs", at_a_time=one, count=count, run=run) for one in jobs}
-            if all(done.values()):
-                for at_a_time, found in done.items():
-                    jobs[at_a_time].append(found["seconds"])
+    def tables(self) -> dict[str, list[Row]]:
+        """Raises InputError where no unpruned network could be trained."""
+        quick, count, ways = self.quick, max(JOBS, self.processes), sorted({1, self.processes})
+        timed = self.rounds(ROUNDS[quick], {"speeds": partial(self.one, "speeds")})
+        took = self.rounds(ROUNDS[quick], {way: partial(self.one, "jobs", processes=way, count=count) for way in ways})
         [trained] = self.each("trained", [{}])  # first, once for each seed: the others read its weights
         if not trained:
             raise InputError(f"no unpruned network was trained: {'; '.join(self.notes)}")
-        of, parameters = self.accuracies(trained)
-        runs = list(trained.values())
-        in_order = {
-            "counts": tables.count_rows(runs[0]["counts"]),
-            "quantiles": tables.quantile_rows(runs),
-            "misplaced": tables.misplaced_rows(runs),
-            "grid": tables.grid_rows(of),
-            "resetting": tables.reset_rows(of),
-            "schedule": tables.schedule_rows(of),
-            "masks": tables.mask_rows(of, runs),
-            "rounds": tables.iterated_rows(of),
-            "channels": tables.channel_rows(of, parameters),
-            "speed": tables.speed_rows(speeds, of) if speeds else [],
-            "two_of_four": tables.product_rows(products) if products else [],
-            "processes": tables.job_rows(jobs, count),
-            "pruned": tables.curve_rows(of),
+        runs, late, (cells, parameters) = list(trained.values()), self.late, self.cells(trained)
+        grid, channels = grid_rows(cells, quick), {share: Cell(share, late, "channels") for share in CHANNELS[quick]}
+        return {
+            "counts": count_rows(runs[0]["counts"]),
+            "quantiles": quantile_rows(runs),
+            "misplaced": misplaced_rows(runs),
+            "grid": grid,
+            "variants": variant_rows(cells, late, SOME[quick]),
+            "differences": difference_rows(cells, late, SOME[quick]),
+            "channels": [
+                {
+                    "channels gone %": 100 * share,
+                    "parameters left": parameters.get(own),
+                    "accuracy %": points(cells[own]),
+                    "over unpruned, points": more(cells[own], cells[UNPRUNED]),
+                }
+                for share, own in channels.items()
+            ],
+            "speed": speed_rows(timed["speeds"]) if timed else [],
+            "processes": job_rows(took, count),
+            "pruned": [  # for the figure
+                {"variant": name, "pruned %": row["pruned %"], "accuracy %": row[name]}
+                for name in list(grid[0])[2:]
+                for row in grid
+                if row[name]
+            ],
         }
-        return in_order, tables.claims(of, runs, speeds, jobs)
 
-    def accuracies(self, trained: dict[int, Any]) -> tuple[tables.Accuracies, dict[float, float]]:
-        """All trainings with fewer weights, and {share of channels: parameters that are left}."""
-        late, some, shares = self.resets[-1], OTHER_SPARSITIES[self.quick], CHANNELS[self.quick]
-        cells = [(sparsity, reset) for sparsity in SPARSITIES[self.quick] for reset in self.resets]
-        others = [(how, sparsity) for how in HOW[1:] for sparsity in some]
-        grid = self.each("retrained", [{"sparsity": sparsity, "reset": reset} for sparsity, reset in cells])
-        by_how = self.each("retrained", [{"sparsity": one, "reset": late, "how": how} for how, one in others])
-        swapped = [(sparsity, late, 0) for sparsity in some] + [(sparsity, 0, late) for sparsity in some]
-        by_schedule = self.each(
-            "retrained", [{"sparsity": one, "reset": reset, "begin": begin} for one, reset, begin in swapped]
-        )
-        again = self.each("retrained", [{"sparsity": one, "reset": 0, "reinitialised": True} for one in some])
-        in_rounds = [] if self.quick else [0, late]
-        iterated = self.each("iterated", [{"reset": reset} for reset in in_rounds])
-        fewer = self.each("channel_pruned", [{"share": share, "reset": late} for share in shares])
-        by_round: dict[tables.Cell, dict[int, float]] = {}
-        for reset, by_seed in zip(in_rounds, iterated, strict=True):
-            for seed, rows in by_seed.items():
-                for row in rows:
-                    by_round.setdefault((row["sparsity"], reset), {})[seed] = row["accuracy"]
-        as_it_is: dict[float, dict[int, float]] = {}
-        for seed, run in trained.items():
-            for sparsity, accuracy in run["without_retraining"]:
-                as_it_is.setdefault(sparsity, {})[seed] = accuracy
-        of = tables.Accuracies(
-            unpruned=_accuracy(trained),
-            without_retraining=as_it_is,
-            grid=dict(zip(cells, map(_accuracy, grid), strict=True)),
-            swapped=dict(zip(swapped, map(_accuracy, by_schedule), strict=True)),
-            others=dict(zip(others, map(_accuracy, by_how), strict=True)),
-            reinitialised=dict(zip(some, map(_accuracy, again), strict=True)),
-            iterated=by_round,
-            channel_pruned=dict(zip(shares, map(_accuracy, fewer), strict=True)),
-            late=late,
-        )
-        parameters = {
-            share: answer["parameters"]
-            for share, by_seed in zip(shares, fewer, strict=True)
-            for answer in by_seed.values()
-        }
-        return of, parameters
-
-    def product(self, run: int) -> Any:
-        """A round of products with two weights of four; None where no Tensor Core skips the others."""
-        return self.one("semi_structured", run=run) if has_sparse_cores(self.lab.options) else None
+    def cells(self, trained: Mapping[int, Any]) -> tuple[dict[Cell, dict[int, float]], dict[Cell, int]]:
+        """Accuracies (0..1) by seed of all that is trained with fewer weights, and the parameters that are left."""
+        quick, own = self.quick, variants(self.late).values()
+        grid = [Cell(share, epoch) for share in SHARES[quick] for epoch in RESETS[quick]]
+        some = [cell._replace(share=share) for cell in own if cell.how != "rounds" for share in SOME[quick]]
+        channels = [Cell(share, self.late, "channels") for share in CHANNELS[quick]]
+        wanted = list(dict.fromkeys([*grid, *some, *channels]))
+        answers = dict(zip(wanted, self.each("retrained", [cell._asdict() for cell in wanted]), strict=True))
+        result = {cell: {seed: one["accuracy"] for seed, one in by.items()} for cell, by in answers.items()}
+        result[UNPRUNED] = {seed: run["accuracy"] for seed, run in trained.items()}
+        epochs = [] if quick else [0, self.late]
+        rounds = zip(epochs, self.each("iterated", [{"epoch": epoch} for epoch in epochs]), strict=True)
+        several = [("rounds", epoch, seed, rows) for epoch, by in rounds for seed, rows in by.items()]
+        several += [("untrained", 0, seed, run["untrained"]) for seed, run in trained.items()]
+        for how, epoch, seed, rows in several:
+            for share, right in rows:
+                result.setdefault(Cell(share, epoch, how), {})[seed] = right
+        return result, {cell: one["parameters"] for cell, by in answers.items() for one in by.values()}
 
     def each(self, what: str, settings: Sequence[dict[str, Any]]) -> list[dict[int, Any]]:
         """{seed: answer} for each of these settings: jobs of their own, several at a time; a note of failed ones."""
-        jobs = [{"seed": seed, "resets": self.resets, **own} for own in settings for seed in self.seeds]
-        answers = self.lab.several(what, jobs, self.processes)
-        # What failed is tried again by itself, which says why.
-        answers = [
-            self.one(what, **job) if answer is None else answer for job, answer in zip(jobs, answers, strict=True)
-        ]
-        if failed := answers.count(None):
-            self.note(f"{failed} of {len(jobs)} trainings ({what.replace('_', ' ')}) failed and are left out")
-        count = len(self.seeds)
-        by_seed = [zip(self.seeds, answers[at : at + count], strict=True) for at in range(0, len(answers), count)]
-        return [{seed: answer for seed, answer in pairs if answer is not None} for pairs in by_seed]
+        jobs = [{"seed": seed, **own} for own in settings for seed in self.seeds]
+        answers = iter(self.lab.several(what, jobs, self.processes))
+        by_seed = [{seed: answer for seed in self.seeds if (answer := next(answers)) is not None} for _ in settings]
+        if failed := len(jobs) - sum(map(len, by_seed)):
+            self.note(f"{failed} of {len(jobs)} trainings ({what}) failed and are left out")
+        return by_seed
 
 
-def _accuracy(by_seed: dict[int, Any]) -> dict[int, float]:
-    return {seed: answer["accuracy"] for seed, answer in by_seed.items()}
-
-
-def notes_of(options: StepOptions) -> list[str]:
-    """What this device cannot show."""
-    if has_sparse_cores(options):
-        return []
-    return ["2:4 sparsity is not measured: it needs an NVIDIA GPU of capability 8.0 or later, which skips zeros"]
-
-
-def has_sparse_cores(options: StepOptions) -> bool:
-    """Whether the device's Tensor Cores skip the zeros of 2:4 sparsity."""
-    if options.device == "cpu" or torch.version.hip:
-        return False
-    return torch.cuda.get_device_capability(options.device) >= (8, 0)
+def main() -> None:
+    options, cluster = grid_options(__doc__, "pruning", DEFAULTS)
+    data, settings = prune.data_of(options)
+    network(options.model, data.channels, data.classes)  # InputError for an unknown one
+    options = replace(options, download=False)
+    study = Study(measurements("pruning", options, limit_seconds=LIMIT_SECONDS, jobs=cluster))
+    tables = study.tables()
+    notes = [
+        f"{len(data.train)} training and {len(data.test)} test images of {data.source}, {options.model}, "
+        f"{settings.epochs} epochs, {len(study.seeds)} seeds; late: epoch {study.late}",
+        "intervals are of seeds: a network, its batches and its masks; the test images are the same for all",
+        *study.notes,
+    ]
+    report(study.lab.study(tables, claims(as_stored(tables), on_gpu(options)), notes), options)
 
 
 if __name__ == "__main__":
-    main()
+    program(main, claims)

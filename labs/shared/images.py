@@ -6,24 +6,29 @@ parts, so this is easier than telling the digits of strangers.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from common.data import cifar10, fetch_cifar10, holds_cifar10
 from labs.shared.digits import stored_digits
+from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
 
 import numpy as np
 import torch
 from PIL import Image
 from torch.nn import functional as F
+from torch.utils.data import DataLoader
 from torchvision.datasets import CIFAR100, ImageFolder
 
 NAMES = ("digits", "cifar10", "cifar100", "imagenette")
 SPLIT_SEED = 2026
 TEST_SHARE = 3  # one digit in so many tests: 599 of 1,797, so 98 % of them have a binomial standard error of 0.6 points
+FEW = 2000  # images of a folder, which are read without worker processes
+ENOUGH = 50_000  # images for mean and deviation, as floats in memory
 FOLDS = 5  # of the training part, for validation
-FOLDER_SIZE = 64  # px, at which images of a folder are kept
+FOLDER_SIZE = 64  # px, at which images of a folder are kept unless the caller says
 MIRRORED = ("cifar10", "cifar100", "imagenette")  # a mirrored digit is another sign
 
 
@@ -84,23 +89,27 @@ def source_in(root: Path, name: str | None, download: bool) -> str:
 
 
 def image_data(
-    name: str, root: Path, image_size: int, lab: str, download: bool = False, fold: int | None = None
-) -> DataSet:
+    name: str, root: Path, image_size: int, lab: str, download: bool = False, fold: int | None = None,
+    folder_size: int = FOLDER_SIZE,
+) -> DataSet:  # fmt: skip
     """The `DataSet` of that name, one of `NAMES`, from the folder `root`.
 
     image_size: px that images are enlarged to. lab: what needs them. download: fetch CIFAR first. fold: leave the test
-    set out, and test on that fifth of the training part: for choosing settings.
+    set out, and test on that fifth of the training part: for choosing settings. folder_size: px at which images of a
+    folder are kept in memory.
 
     Raises InputError for data that are missing or broken, and for a download that fails.
     """
     if name == "digits":
         train, test = _digits(lab)
+    elif name == "imagenette":
+        train, test = _folder(root, download, folder_size)
     else:
-        train, test = {"cifar10": _cifar10, "cifar100": _cifar100, "imagenette": _folder}[name](root, download)
+        train, test = {"cifar10": _cifar10, "cifar100": _cifar100}[name](root, download)
     if fold is not None:
         held_out = torch.arange(len(train)) % FOLDS == fold
         train, test = train.chosen(~held_out), train.chosen(held_out)
-    values = train.images.float() / 255
+    values = train.images[:: max(1, len(train) // ENOUGH)].float() / 255
     std, mean = torch.std_mean(values, dim=(0, 2, 3))
     classes = int(torch.cat([train.labels, test.labels]).max()) + 1
     return DataSet(name, train, test, image_size, classes, mean, std)
@@ -143,27 +152,34 @@ def _of_arrays(data: Any) -> Images:
     return Images(images, torch.tensor(data.targets))
 
 
-def _folder(root: Path, download: bool) -> tuple[Images, Images]:
+def _folder(root: Path, download: bool, size: int) -> tuple[Images, Images]:
     """Imagenette, or any folder of train/CLASS/*.jpg and val/CLASS/*.jpg: each image's middle square, made small."""
     if download:
         raise InputError("--download does not fetch Imagenette: unpack it and name its folder with --data")
-    return _of_folder(root / "train"), _of_folder(root / "val")
+    return _of_folder(root / "train", size), _of_folder(root / "val", size)
 
 
-def _of_folder(folder: Path) -> Images:
-    def middle(image: Image.Image) -> torch.Tensor:
-        side, (width, height) = min(image.size), image.size
-        left, top = (width - side) // 2, (height - side) // 2
-        size = (FOLDER_SIZE, FOLDER_SIZE)
-        square = image.resize(size, Image.Resampling.BILINEAR, (left, top, left + side, top + side))
-        return torch.from_numpy(np.array(square)).permute(2, 0, 1)
-
+def _of_folder(folder: Path, size: int) -> Images:
     try:
-        items = [item for item in ImageFolder(str(folder), middle)]
+        items = ImageFolder(str(folder), partial(_middle, size=size))
+        images = torch.empty((len(items), 3, size, size), dtype=torch.uint8)
+        for index, image in enumerate(DataLoader(items, batch_size=None, num_workers=_workers(len(items)))):
+            images[index] = image[0]
     except (OSError, SyntaxError, ValueError) as error:  # no folder, no class, no image, a broken image
         raise InputError(
             f"cannot read images from {folder} ({printable(error, 100)}): it needs a folder for each class; name the "
             "folder that holds train/ and val/ with --data"
         ) from error
-    images, labels = zip(*items, strict=True)
-    return Images(torch.stack(images), torch.tensor(labels))
+    return Images(images, torch.tensor(items.targets))
+
+
+def _middle(image: Image.Image, size: int) -> torch.Tensor:
+    """uint8 [3, size, size]: the middle square."""
+    side, (width, height) = min(image.size), image.size
+    left, top = (width - side) // 2, (height - side) // 2
+    square = image.resize((size, size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
+    return torch.from_numpy(np.array(square)).permute(2, 0, 1)
+
+
+def _workers(images: int) -> int:
+    return usable_cores() if images > FEW else 0

@@ -106,13 +106,18 @@ def ladder_rows(programs: Mapping[str, Rounds], unit: str = "samples/s") -> list
 
 
 def lab_options(
-    description: str | None, lab: str, defaults: Defaults, argv: Sequence[str] | None = None
+    description: str | None,
+    lab: str,
+    defaults: Defaults,
+    argv: Sequence[str] | None = None,
+    add_more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> StepOptions:
     """Parse the command line of a lab's study; its log folder is made. `logdir` is `DIR/labs/LAB` of `--logdir DIR`.
 
-    Raises InputError for what this machine lacks, and where rough figures would replace those of a whole study.
+    add_more: adds other names of these options. Raises InputError for what this machine lacks, and where rough figures
+    would replace those of a whole study.
     """
-    return _parsed(description, lab, defaults, argv)[0]
+    return _parsed(description, lab, defaults, argv, add_more)[0]
 
 
 def grid_options(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
 CHECKPOINT, BEST, TABLE = "checkpoint.pt", "best.pt", "epochs.csv"
+KEPT = "epoch-{}.pt"  # of `keep`: as CHECKPOINT was at the end of that epoch; 0 is before the first
 ANOTHER = "move it away to begin anew, or use another --logdir"
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 SEEDS = 100_003  # apart: those of the epochs of two trainings
@@ -51,8 +52,9 @@ class Training:
     folder: holds `checkpoint.pt`, `epochs.csv`, `best.pt` and TensorBoard's scalars; None: nothing is read or written.
     settings: what determines the result; a checkpoint goes on with the same only. parts: what changes in training, by
     name; "model" is the one whose weights `best.pt` holds. generators: of the loader and the like, seeded with each
-    epoch. best: the value of `done`, such as "validation_accuracy", whose highest epoch's weights are kept.
-    rows: of the epochs that are done.
+    epoch. best: the value of `done`, such as "validation_accuracy", whose highest epoch's weights are kept. keep: the
+    epochs whose checkpoint stays, as `epoch-N.pt`, to go back to. after: the epoch that this training begins after,
+    where its parts are as they were then. rows: of the epochs that are done here.
     """
 
     def __init__(
@@ -63,9 +65,12 @@ class Training:
         generators: Sequence[torch.Generator] = (),
         best: str | None = None,
         device: torch.device | str = "cpu",
+        keep: Sequence[int] = (),
+        after: int = 0,
     ) -> None:
         self.folder, self.settings, self.parts = folder, asdict(settings), dict(parts)
         self.generators, self.best, self.device = generators, best, torch.device(device)
+        self.keep, self.after = frozenset(keep), after
         self.rows, self.best_weights = list[Row](), dict[str, torch.Tensor]()
         self.rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         self.seed = int(self.settings.get("seed", 0))
@@ -74,23 +79,29 @@ class Training:
             check_writable(folder)
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The numbers of the epochs that are left, from 1 to `count`; `done` has to be called in each.
+        """The numbers of the epochs that are left, from 1 or `after` + 1 to `count`; `done` is called in each.
 
         Random numbers depend on the seed, the rank and the epoch's number alone, so that an epoch is the same
         whether or not the training was cut off before it. Raises InputError for a checkpoint that cannot be used.
         """
         self.resume()
+        self._keep()
         with self._writer() as self.events:
-            while len(self.rows) < count:
-                number = len(self.rows) + 1
+            while self.number < count:
+                number = self.number + 1
                 seed = self.seed * SEEDS + number
                 torch.manual_seed(seed + self.rank * SEEDS**2)
                 for generator in self.generators:
                     generator.manual_seed(seed)
                 self.begin = time.perf_counter()
                 yield number
-                if len(self.rows) != number:
+                if self.number != number:
                     raise RuntimeError(f"epoch {number} ended without a call of done()")
+
+    @property
+    def number(self) -> int:
+        """Of the last epoch that is done."""
+        return self.after + len(self.rows)
 
     def seconds(self) -> float:
         """Since the epoch began, with what the device was still computing: call it before validation."""
@@ -103,7 +114,7 @@ class Training:
         loss: the mean in training. values: by name; shares (0..1) where it ends in "accuracy", else as they are.
         Raises InputError where the loss is no number, and where nothing can be written.
         """
-        number = len(self.rows) + 1
+        number = self.number + 1
         if not math.isfinite(loss):
             raise InputError(f"the loss of epoch {number} is no number: the training diverged, try a smaller --lr")
         row: Row = {"epoch": number, "loss": loss, **values}
@@ -115,6 +126,7 @@ class Training:
             # The weights of the best epoch first: where a kill comes between, the epoch is trained and kept again.
             if self.best and row is self.best_row():
                 write_whole(self.folder / BEST, packed(self.best_weights))
+            self._keep()
             write_whole(self.folder / CHECKPOINT, packed(self.state()))
             self._write_table()
             for name, value in row.items():
@@ -177,7 +189,12 @@ class Training:
             raise InputError(f"{path} is {reason}: {ANOTHER}") from error
         if self.rank == 0:
             self._write_table()  # as a kill may have left it a row short
-            print(f"goes on after epoch {len(self.rows)}", flush=True)
+            print(f"goes on after epoch {self.number}", flush=True)
+
+    def _keep(self) -> None:
+        """Write the checkpoint of this epoch for good, if it is one of `keep`."""
+        if self.folder and self.rank == 0 and self.number in self.keep:
+            write_whole(self.folder / KEPT.format(self.number), packed(self.state()))
 
     def _refuse_others(self, path: Path, theirs: Mapping[str, Any]) -> None:
         for name, value in self.settings.items():
@@ -202,7 +219,7 @@ class Training:
         from torch.utils.tensorboard import SummaryWriter  # a second to import, which a study does not need
 
         with writing(self.folder):
-            return SummaryWriter(str(self.folder), purge_step=len(self.rows) + 1)
+            return SummaryWriter(str(self.folder), purge_step=self.number + 1)
 
 
 def text(name: str, value: float) -> str:
@@ -228,15 +245,17 @@ def unpacked(content: bytes) -> Any:
 
 
 def rising_then_falling(
-    optimizer: torch.optim.Optimizer, steps: int, rising: float, cosine: bool = False
+    optimizer: torch.optim.Optimizer, steps: int, rising: float, cosine: bool = False, begin: int = 0
 ) -> torch.optim.lr_scheduler.LambdaLR:
     """The learning rate by step: up to the optimizer's own over the share `rising` of all steps, then down to 0.
 
-    Linearly, or down along a cosine. steps: optimizer steps in all; `step()` is called after each.
+    Linearly, or down along a cosine. steps: optimizer steps in all; `step()` is called after each. begin: of the
+    steps, those that were done before.
     """
     top = max(1, round(rising * steps))
 
     def factor(step: int) -> float:
+        step += begin
         if step < top:
             return (step + 1) / top
         left = max(0.0, (steps - step) / max(1, steps - top))

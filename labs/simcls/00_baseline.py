@@ -9,8 +9,7 @@ Caution    A margin of 0.01 per rank needs scores in float32, whatever the encod
 
 from common import run_step, start, step_options
 from labs.simcls.data import Collate, token_count, training_set
-from labs.simcls.loss import ranking_loss
-from labs.simcls.model import DEFAULTS, re_ranker
+from labs.simcls.model import DEFAULTS, ranking_loss, re_ranker
 
 import torch
 from torch.utils.data import DataLoader
@@ -20,14 +19,13 @@ def main():
     args = step_options(__doc__, defaults=DEFAULTS)
     device = start(args)
 
-    train_set = training_set(args.data, args.model, args.seed, download=args.download)
+    train_set = training_set(args.data, args.model, args.seed)
     tokens = train_set.tokens
     loader = DataLoader(
         train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Collate(tokens.pad_id),
     )
     model = re_ranker(args.model, tokens.vocabulary, tokens.pad_id).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    losses = []
 
     def train_step(documents, references, candidates):
         documents, references, candidates = documents.to(device), references.to(device), candidates.to(device)
@@ -36,11 +34,9 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step, count_tokens=token_count(tokens.pad_id))
-    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

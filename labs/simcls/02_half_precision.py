@@ -9,8 +9,7 @@ Caution    The model's `forward` converts the vectors to float32 before the cosi
 
 from common import autocast_dtype, run_step, start, step_options
 from labs.simcls.data import Collate, token_count, training_set
-from labs.simcls.loss import ranking_loss
-from labs.simcls.model import DEFAULTS, re_ranker
+from labs.simcls.model import DEFAULTS, ranking_loss, re_ranker
 
 import torch
 from torch.utils.data import DataLoader
@@ -20,7 +19,7 @@ def main():
     args = step_options(__doc__, defaults=DEFAULTS)
     device = start(args)
 
-    train_set = training_set(args.data, args.model, args.seed, download=args.download)
+    train_set = training_set(args.data, args.model, args.seed)
     tokens = train_set.tokens
     loader = DataLoader(
         train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Collate(tokens.pad_id),
@@ -30,7 +29,6 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []
 
     def train_step(documents, references, candidates):
         documents, references, candidates = documents.to(device), references.to(device), candidates.to(device)
@@ -41,11 +39,9 @@ def main():
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(tokens.pad_id))
-    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

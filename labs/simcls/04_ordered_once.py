@@ -10,8 +10,7 @@ Caution    The first program that does so computes all of it and keeps it in --d
 
 from common import autocast_dtype, run_step, start, step_options
 from labs.simcls.data import Collate, token_count, training_set
-from labs.simcls.loss import ranking_loss
-from labs.simcls.model import DEFAULTS, re_ranker
+from labs.simcls.model import DEFAULTS, ranking_loss, re_ranker
 
 import torch
 from torch.utils.data import DataLoader
@@ -21,7 +20,7 @@ def main():
     args = step_options(__doc__, defaults=DEFAULTS)
     device = start(args)
 
-    train_set = training_set(args.data, args.model, args.seed, download=args.download, ordered_once=True)
+    train_set = training_set(args.data, args.model, args.seed, ordered_once=True)
     tokens = train_set.tokens
     loader = DataLoader(
         train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Collate(tokens.pad_id),
@@ -32,7 +31,6 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []
 
     def train_step(documents, references, candidates):
         documents, references, candidates = documents.to(device), references.to(device), candidates.to(device)
@@ -43,11 +41,9 @@ def main():
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(tokens.pad_id))
-    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from labs.shared.extras import imported
-from labs.shared.tokens import PAD, VOCABULARY, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
-from labs.simcls import rouge
-from labs.simcls.documents import Document, corpus, split
+from labs.shared.tokens import PAD, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
+from labs.simcls import documents
+from labs.simcls.documents import Document, Scores, best_first, corpus, kept_rouge, split
 from labs.simcls.model import SIZES, size_of
-from labs.simcls.rouge import Scores, kept_rouge
 
 import torch
 from torch.utils.data import Dataset
 
 PLACES = tuple(f"[PLACE{number}]" for number in range(8))  # `Document.places`; the last is of all that follow too
+SOME = 20_000  # documents of a split that programs and the study use; train.py uses all
 Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
@@ -39,16 +39,11 @@ class PlacedTokens(Tokens):
         return [[token, *ids[1:]] for token, ids in zip(first, sequences, strict=True)]
 
 
-def trained_tokens(texts: Sequence[str], vocabulary: int = VOCABULARY) -> PlacedTokens:
-    """`PlacedTokens` that are trained on these texts. Raises InputError."""
-    return PlacedTokens(trained_tokenizer(texts, "simcls", vocabulary, PLACES))
-
-
 class Candidates(Dataset):
     """Items are (document, reference, candidates), as token ids; the candidates in the order of their ROUGE.
 
     lengths: tokens of a document, and of a reference or candidate, at most. scores: the ROUGE of each document's
-    candidates (see `rouge.rouge_of`); None to compute it whenever an item is loaded. ordered: False leaves the
+    candidates (see `documents.rouge_of`); None to compute it whenever an item is loaded. ordered: False leaves the
     candidates in the document's order, as for a test.
     """
 
@@ -73,7 +68,7 @@ class Candidates(Dataset):
         document = self.documents[index]
         numbers = range(len(document.candidates))
         if self.ordered:
-            numbers = rouge.best_first(self.scores[index] if self.scores else rouge.rouge_of(document))
+            numbers = best_first(self.scores[index] if self.scores else documents.rouge_of(document))
         of_document, of_summary = self.lengths
         text, reference = self.tokens([document.text], of_document)[0], self.tokens([document.reference], of_summary)[0]
         return text, reference, self.tokens.candidates(document, numbers, of_summary)
@@ -106,15 +101,15 @@ def check_extras(model: str) -> None:
         imported("transformers", "simcls", f"--model {model}")
 
 
-def training_set(data: Path, model: str, seed: int, download: bool = False, ordered_once: bool = False) -> Candidates:
+def training_set(data: Path, model: str, seed: int, ordered_once: bool = False) -> Candidates:
     """What the programs train on: the documents of `documents.corpus` that fold `seed` trains on.
 
     With the tokenizer that goes with the model, trained on these documents alone where it is an own one. ordered_once:
     ROUGE is computed now, and kept in `data`; else whenever a document is loaded. Raises InputError.
     """
     check_extras(model)
-    texts = corpus(data, download)
-    train = split(texts.documents, seed).train
+    texts = corpus(data, SOME)
+    train = split(texts.documents, seed)["train"]
     scores = None
     if ordered_once:
         kept = kept_rouge(data, texts)
@@ -126,7 +121,8 @@ def tokens_for(model: str, documents: Sequence[Document]) -> PlacedTokens:
     """The `PlacedTokens` that go with a model: trained on these documents for an own one. Raises InputError."""
     if model not in SIZES:
         return PlacedTokens(*hub_tokenizer(model, "simcls", " or ".join(SIZES)))
-    return trained_tokens([text for document in documents for text in (document.text, document.reference)])
+    texts = [text for document in documents for text in (document.text, document.reference)]
+    return PlacedTokens(trained_tokenizer(texts, "simcls", special=PLACES))
 
 
 def token_count(pad_id: int) -> Callable[[Sequence[Any]], torch.Tensor]:

@@ -1,4 +1,4 @@
-"""The encoder, and the model that scores candidates with it: the cosine similarity of a document and a candidate."""
+"""The model, which scores candidates by the cosine similarity of their vectors and the document's, and its loss."""
 
 from dataclasses import dataclass
 
@@ -15,41 +15,51 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True)
 class Size:
-    """Of an encoder: layers, width, heads of attention; tokens of a document and of a summary, at most."""
+    """Of an encoder: layers, width, heads of attention; lengths: tokens of a document and of a summary, at most."""
 
     layers: int
     width: int
     heads: int
-    document_tokens: int
-    summary_tokens: int
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        return self.document_tokens, self.summary_tokens
+    lengths: tuple[int, int]
 
 
 # base: of roberta-base, so that it takes the memory and time that that takes. small: ranks as well as anything that can
 # be trained here in minutes, but a single layer leaves nothing for checkpointing to drop: medium is for the programs.
 SIZES = {
-    "small": Size(layers=1, width=64, heads=4, document_tokens=64, summary_tokens=24),
-    "medium": Size(layers=4, width=64, heads=4, document_tokens=64, summary_tokens=24),
-    "base": Size(layers=12, width=768, heads=12, document_tokens=512, summary_tokens=128),
+    "small": Size(layers=1, width=64, heads=4, lengths=(64, 24)),
+    "medium": Size(layers=4, width=64, heads=4, lengths=(64, 24)),
+    "base": Size(layers=12, width=768, heads=12, lengths=(512, 128)),
 }
 DEFAULTS = Defaults(
     cuda=Workload("base", batch_size=8),  # documents, each with its candidates and its reference
     cpu=Workload("medium", batch_size=8),
     logdir=ROOT / "logs" / "labs" / "simcls",
-    models="small, medium, base, or an encoder of the Hugging Face hub, such as roberta-base",
-    without=("--image-size",),
+    models="small, medium, base, or an encoder of the Hugging Face hub, such as roberta-base, by its name or folder",
+    without=("--image-size", "--download"),
     texts={
-        "--data": "folder of the texts: CNN/DailyMail, or the docstrings that were collected (default: data/ of this "
-        "project)",
-        "--download": "fetch CNN/DailyMail into --data first, hundreds of MB (needs the package datasets)",
+        "--data": "folder of train.jsonl, validation.jsonl and test.jsonl, as of CNN/DailyMail, or one such file, see "
+        "documents.py; without any: docstrings of the installed packages (default: data/ of this project)",
         "--seed": "of weights and shuffling, and of which packages are left out for the test (default: 0)",
     },
     cifar10=False,
 )
 DROPOUT = 0.1
+MARGIN = 0.01  # per rank; the paper's
+
+
+def ranking_loss(scores: torch.Tensor, reference_scores: torch.Tensor, margin: float = MARGIN) -> torch.Tensor:
+    """The mean over documents of the loss of SimCLS (Liu and Liu 2021), a tensor of one element.
+
+    scores: [batch, candidates], cosine similarities, the candidate of the highest ROUGE first. reference_scores:
+    [batch]. For every two candidates, of which the one is `gap` ranks below the other, max(0, its score - the other's
+    + gap * margin); and for every candidate max(0, its score - the reference's), the gold term.
+    """
+    rank = torch.arange(scores.shape[1], device=scores.device)
+    gap = rank[None, :] - rank[:, None]  # how many ranks column j is below row i
+    excess = scores[:, None, :] - scores[:, :, None] + margin * gap
+    pairs = (excess.clamp(min=0) * (gap > 0)).sum(dim=(1, 2))
+    gold = (scores - reference_scores[:, None]).clamp(min=0).sum(dim=1)
+    return (pairs + gold).mean()
 
 
 def size_of(name: str) -> Size:
@@ -57,14 +67,15 @@ def size_of(name: str) -> Size:
     return SIZES.get(name, SIZES["base"])
 
 
-def re_ranker(name: str, vocabulary: int, pad_id: int) -> "ReRanker":
+def re_ranker(name: str, vocabulary: int, pad_id: int, pretrained: bool = True) -> "ReRanker":
     """A model by the name of its encoder: one of `SIZES`, randomly initialised, or one of the Hugging Face hub.
 
-    Raises InputError where that cannot be fetched, or transformers is not installed.
+    pretrained: False leaves that one's weights random, too, and needs its config.json only. Raises InputError where it
+    cannot be had, or transformers is not installed.
     """
     if name in SIZES:
         return ReRanker(Encoder(SIZES[name], vocabulary, pad_id), pad_id)
-    return ReRanker(HubEncoder(name), pad_id)
+    return ReRanker(HubEncoder(name, pretrained), pad_id)
 
 
 class ReRanker(nn.Module):
@@ -146,11 +157,14 @@ class Layer(nn.Module):
 class HubEncoder(nn.Module):
     """An encoder of the Hugging Face hub, such as roberta-base: the first token's last hidden state is the vector."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, pretrained: bool = True) -> None:
         super().__init__()
         transformers = imported("transformers", "simcls", f"--model {name}")
         try:
-            self.model = transformers.AutoModel.from_pretrained(name)
+            if pretrained:
+                self.model = transformers.AutoModel.from_pretrained(name)
+            else:
+                self.model = transformers.AutoModel.from_config(transformers.AutoConfig.from_pretrained(name))
         except (OSError, ValueError) as error:  # no such model, no network; a model of a kind it does not know
             own = " or ".join(SIZES)
             raise InputError(f"--model {name} could not be fetched from the Hugging Face hub: use {own}") from error
@@ -163,7 +177,7 @@ class HubEncoder(nn.Module):
     @checkpointed.setter
     def checkpointed(self, wanted: bool) -> None:
         if wanted:
-            self.model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
         else:
             self.model.gradient_checkpointing_disable()
 

@@ -1,6 +1,5 @@
 """Speed run 02: data and augmentation on the device.
 
-Reaches    98 % of digits in 9.87 s (median of 5 races, 5 reached it), 97.9 % at the end, on AMD EPYC, 2 CPU cores
 Idea       A random crop of a whole epoch is one indexing operation; image by image it is thousands of Python calls.
 Change     DeviceBatches: the data set moves to the device once, and an epoch is shifted, mirrored and cut out there.
 Look for   Trace: no copy to the device, no DataLoader. `--cprofile`: the calls of an epoch are those of the network.

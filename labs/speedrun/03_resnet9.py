@@ -1,9 +1,8 @@
 """Speed run 03: ResNet-9.
 
-Reaches    98 % of digits in 2.28 s (median of 5 races, 5 reached it), 98.7 % at the end, on AMD EPYC, 2 CPU cores
 Idea       Half as many layers, each of them wider, learn as much and keep a GPU busier; max pooling halves the images
            where the naive network has strides and 1x1 convolutions.
-Change     resnet9() instead of naive_resnet(); its rate is chosen for it (see plans.py).
+Change     resnet9() instead of naive_resnet(); its rate is chosen for it (see data.py).
 Look for   GPU Kernel: fewer and longer convolutions. Overview: a shorter step.
 Caution    It has more weights than the naive one. Its scores are scaled by 1/8, without which the loss starts too sure.
 """

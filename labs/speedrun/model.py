@@ -2,14 +2,13 @@
 
 ResNet-9: David Page, "How to Train Your ResNet", 2018 to 2019, the network behind DAWNBench's fastest entries on one
 GPU. The naive network is what it grew from: a residual network of pre-activated blocks (He et al. 2016) with two
-convolutions in each, put together from modules as small as `Add` and `Id`. "wN" is either of them with N channels in
+convolutions in each, put together from modules as small as `Add`. "wN" is either of them with N channels in
 its first layer.
 """
 
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from common.options import Defaults, Workload
 from walkthrough.results.errors import InputError
@@ -33,7 +32,6 @@ DEFAULTS = Defaults(
         "--batch-size": "images per step (default: by the data set, 512 for CIFAR-10, 64 for digits)",
     },
 )
-Norm = Callable[[int], nn.Module]  # of a number of channels
 
 
 def width_of(name: str) -> int:
@@ -43,13 +41,6 @@ def width_of(name: str) -> int:
     if not 4 <= width <= 512:
         raise InputError(f"unknown model {name!r}: this lab trains wN, N channels in the first layer, such as w16")
     return width
-
-
-class Id(nn.Module):
-    """What goes in."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x
 
 
 class Add(nn.Module):
@@ -88,7 +79,7 @@ def naive_resnet(width: int, channels: int = 3, classes: int = 10) -> nn.Sequent
             nn.BatchNorm2d(channels_out), nn.ReLU(), convolution(channels_out, channels_out),
         )  # fmt: skip
         same = stride == 1 and channels_in == channels_out
-        return Add(Id() if same else convolution(channels_in, channels_out, 1, stride), residual)
+        return Add(nn.Identity() if same else convolution(channels_in, channels_out, 1, stride), residual)
 
     widths = [width, width, 2 * width, 4 * width, 4 * width]  # of what enters each stage, and leaves the last
     stages = []
@@ -104,7 +95,6 @@ def resnet9(
     width: int,
     channels: int = 3,
     classes: int = 10,
-    norm: Norm = nn.BatchNorm2d,
     activation: Callable[[], nn.Module] = nn.ReLU,
     stem: nn.Conv2d | None = None,
 ) -> nn.Sequential:
@@ -115,12 +105,11 @@ def resnet9(
 
     def layer(channels_in: int, channels_out: int, size: int = 3, pool: bool = False) -> nn.Sequential:
         parts = [convolution(channels_in, channels_out, size), *([nn.MaxPool2d(2)] if pool else [])]
-        return nn.Sequential(*parts, norm(channels_out), activation())
+        return nn.Sequential(*parts, nn.BatchNorm2d(channels_out), activation())
 
     def residual(channels_inside: int) -> nn.Module:
-        return Add(
-            Id(), nn.Sequential(layer(channels_inside, channels_inside), layer(channels_inside, channels_inside))
-        )
+        layers = [layer(channels_inside, channels_inside) for _ in range(2)]
+        return Add(nn.Identity(), nn.Sequential(*layers))
 
     first = [layer(channels, width)]
     if stem is not None:
@@ -132,50 +121,6 @@ def resnet9(
         layer(4 * width, 8 * width, pool=True), residual(8 * width),
         nn.AdaptiveMaxPool2d(1), nn.Flatten(), nn.Linear(8 * width, classes, bias=False), Scale(OUTPUT_SCALE),
     )  # fmt: skip
-
-
-class GhostNorm(nn.BatchNorm2d):
-    """Batch norm by batches of `ghost` images: the statistics of each part of a batch normalise that part.
-
-    Hoffer et al. 2017, "Train longer, generalize better". scale=False: no factor is learned, the bias alone (Page
-    2019): what follows is an activation, whose next convolution learns the factor as well. ghost=0: the whole batch.
-
-    With G parts, every G-th image is of the same part: so [N, C, H, W] can be seen as [N / G, G * C, H, W], and one
-    batch norm serves all parts. That is a view of a contiguous tensor; one that is channels_last is copied before and
-    after. Running statistics are updated as by one part after the other. Images that are too few for a part of their
-    own come last, as a smaller part.
-    """
-
-    def __init__(self, channels: int, ghost: int = 0, scale: bool = False, momentum: float = 0.1) -> None:
-        super().__init__(channels, momentum=momentum)
-        self.ghost = ghost
-        self.weight.requires_grad_(scale)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        if not (self.training and 0 < self.ghost < len(x)):
-            return super().forward(x)
-        parts = len(x) // self.ghost
-        whole = parts * self.ghost
-        if whole == len(x):
-            return self._by_parts(x, parts)
-        return torch.cat([self._by_parts(x[:whole], parts), super().forward(x[whole:])])
-
-    def _by_parts(self, x: torch.Tensor, parts: int) -> torch.Tensor:
-        """x: [N, C, H, W], N a multiple of `parts`."""
-        state: Any = self.running_mean, self.running_var, self.num_batches_tracked, self.momentum  # torch: or None
-        mean, variance, count, momentum = state
-        of_part = [values.repeat(parts) for values in (mean, variance, self.weight, self.bias)]
-        channels, height, width = x.shape[1:]
-        seen = x.reshape(-1, parts * channels, height, width)
-        # by momentum 1, the first two become the parts' own statistics
-        normalised = F.batch_norm(seen, *of_part, training=True, momentum=1.0, eps=self.eps).view(x.shape)
-        kept = (1 - momentum) ** torch.arange(parts - 1, -1, -1, device=x.device)
-        for running, values in zip((mean, variance), of_part[:2], strict=True):
-            running.mul_((1 - momentum) ** parts)
-            running.add_((values.view(parts, channels) * kept.unsqueeze(1)).sum(0), alpha=momentum)
-        count.add_(parts)
-        form = torch.channels_last if x.is_contiguous(memory_format=torch.channels_last) else torch.contiguous_format
-        return normalised.contiguous(memory_format=form)
 
 
 def patch_stem(channels: int, size: int = 3) -> nn.Conv2d:

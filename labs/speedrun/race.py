@@ -14,8 +14,8 @@ import math
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass, fields
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,8 @@ from common.options import StepOptions, add_step_options, named, resolved
 from common.session import run_step
 from labs.shared.images import FOLDS, NAMES, DataSet, source_in
 from labs.speedrun.augment import DeviceBatches
+from labs.speedrun.data import SETTINGS
 from labs.speedrun.model import DEFAULTS
-from labs.speedrun.plans import SETTINGS
 from walkthrough.results import environment, result
 from walkthrough.results.errors import InputError, OneLineParser, whole_number
 
@@ -44,50 +44,57 @@ Predict = Callable[[torch.Tensor], torch.Tensor]  # normalised images [N, C, H, 
 class RaceOptions(StepOptions):
     """The options of a program of this lab.
 
-    dataset: one of `images.NAMES`. target: the test accuracy to reach, 0..1. epochs, lr: see `plans.Plan`. fold: which
-    fifth of the training part tests in place of the test set; None for the test set. stop: once the target is reached.
-    cprofile: a file for cProfile's figures, or None. race_only: without the windows and the trace after the race.
+    dataset: one of `images.NAMES`. target: the test accuracy to reach, 0..1. epochs, lr: see `data.Plan`. momentum: of
+    programs from 05 on. fold: which fifth of the training part tests in place of the test set. stop: once the target is
+    reached. cprofile: a file for cProfile's figures. race_only: without windows and a trace. add: of `ablations.py`.
     """
 
     dataset: str
     target: float
     epochs: int
     lr: float
+    momentum: float = 0.9
     fold: int | None = None
     stop: bool = False
     cprofile: Path | None = None
     race_only: bool = False
+    add: tuple[str, ...] = ()
 
 
-def race_options(description: str | None, file: str | Path, argv: Sequence[str] | None = None) -> RaceOptions:
-    """Parse a program's command line. What is not given is by the data set: see `plans`. Raises InputError."""
-    parser = OneLineParser(description=description)
+def race_options(
+    description: str | None, file: str | Path, ideas: Sequence[str] = (), argv: Sequence[str] | None = None
+) -> RaceOptions:
+    """Parse a program's command line; ideas: that it has. What is not given is by the data set. Raises InputError."""
+    parser = OneLineParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_step_options(parser, batch_size=None, without=DEFAULTS.without, defaults=DEFAULTS)
     parser.add_argument("--dataset", choices=NAMES, help="(default: CIFAR-10 where --data holds it, else digits)")
     parser.add_argument("--target", type=_between(0, 1), metavar="X", help="test accuracy to reach, such as 0.94")
     parser.add_argument("--epochs", type=whole_number(1, 10_000), metavar="N", help="after which the race ends")
     parser.add_argument("--lr", type=_between(0, 1000), metavar="X", help="learning rate, the highest of a schedule")
+    parser.add_argument("--momentum", type=_between(0, 1), default=0.9, metavar="X", help="from program 05 on")
     parser.add_argument(
         "--fold", type=whole_number(0, FOLDS - 1), metavar="N", help="test on that fifth of the training part instead"
     )
     parser.add_argument("--stop", action="store_true", help="end the race once the target is reached")
     parser.add_argument("--cprofile", type=Path, metavar="FILE", help="write cProfile's figures of the race; no record")
     parser.add_argument("--race-only", action="store_true", help="no windows and no trace after the race")
+    if ideas:
+        parser.add_argument("--add", nargs="+", choices=ideas, default=(), help="ideas to add, see above")
     words = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(words)
     options = resolved(args, named(words), defaults=DEFAULTS)
-    source = source_in(args.data, args.dataset, args.download)
+    source, add = source_in(args.data, args.dataset, args.download), tuple(args.add) if ideas else ()
     setting = SETTINGS[source]
-    plan = setting.plan(Path(file).stem)
-    values = {field.name: getattr(options, field.name) for field in fields(StepOptions)}
-    values |= {
+    plan = setting.plan("muon" if "muon" in add else Path(file).stem)
+    chosen = {
         "image_size": setting.image_size,
         "model": args.model or setting.model,
         "batch_size": args.batch_size or setting.batch_size,
     }
     return RaceOptions(
-        **values, dataset=source, target=args.target or setting.target, epochs=args.epochs or plan.epochs,
-        lr=args.lr or plan.lr, fold=args.fold, stop=args.stop, cprofile=args.cprofile, race_only=args.race_only,
+        **{**vars(options), **chosen}, dataset=source, target=args.target or setting.target,
+        epochs=args.epochs or plan.epochs, lr=args.lr or plan.lr, momentum=args.momentum, fold=args.fold,
+        stop=args.stop, cprofile=args.cprofile, race_only=args.race_only, add=add,
     )  # fmt: skip
 
 
@@ -151,65 +158,6 @@ class Race:
         return f"{self.target:.2%} in {self.seconds_to_target:.2f} s, {self.epochs_to_target} epochs ({end}; {start})"
 
 
-def race(
-    program: str,
-    args: RaceOptions,
-    data: DataSet,
-    loader: Loader,
-    train_step: Callable[..., torch.Tensor],
-    state: Sequence[Any],
-    predict: Predict | None = None,
-    prepare: Callable[[], None] | None = None,
-    on_clock: AbstractContextManager[Any] | None = None,
-    report: Callable[[int, float, float, float], None] | None = None,
-) -> Race:
-    """Train until the last epoch, testing after each.
-
-    train_step(images, labels): trains on one batch as the loader yields it and returns the loss, a tensor. state: the
-    model, then all else that a step changes and that has a `state_dict`: optimizers, schedules. predict: in place of
-    the model, in tests. prepare(): is called first, on the clock; what it changes is in `state` or set back by the
-    loader's `reset()`. on_clock: entered while the clock runs, each time. report(epoch, seconds, loss, accuracy): after
-    each epoch. Losses stay on the device until the epoch ends.
-    """
-    device, model = torch.device(args.device), state[0]
-    if device.type == "cpu":
-        keep_freed_memory()
-    start_up_seconds = _start_up(loader, train_step, state, prepare, device)
-    images, labels = data.prepared(data.test, device)
-    seconds, accuracies, losses = [0.0], list[float](), list[float]()
-    failure = "not reached"
-    for epoch in range(1, args.epochs + 1):
-        model.train()
-        of_steps = []
-        synchronize(device)
-        begin = time.perf_counter()
-        with on_clock or nullcontext():
-            if prepare and epoch == 1:
-                prepare()
-            for batch in loader:
-                of_steps.append(train_step(*batch).detach())
-            synchronize(device)
-        seconds.append(seconds[-1] + time.perf_counter() - begin)
-        loss = torch.stack(of_steps).float().mean().item()
-        if not math.isfinite(loss):
-            failure = "diverged"
-            losses.append(0.0)  # JSON has no other number for it
-            accuracies.append(0.0)
-            break
-        losses.append(loss)
-        accuracies.append(accuracy(model, predict or model, images, labels))
-        if accuracies[-1] >= args.target:
-            failure = None if failure == "not reached" else failure
-        if report:
-            report(epoch, seconds[-1], losses[-1], accuracies[-1])
-        if args.stop and not failure:
-            break
-    return Race(
-        program, data.source, device_name(device), args.model, args.target, args.epochs, args.batch_size, args.lr,
-        args.seed, start_up_seconds, seconds[1:], accuracies, losses, failure,
-    )  # fmt: skip
-
-
 @torch.no_grad()
 def accuracy(model: nn.Module, predict: Predict, images: torch.Tensor, labels: torch.Tensor) -> float:
     """The share of the images that is classified right, 0..1, by batch norm's running statistics."""
@@ -262,10 +210,15 @@ def run_race(
     prepare: Callable[[], None] | None = None,
     precision: torch.dtype | None = None,
 ) -> Race:
-    """`race`, then windows and a trace as of every program (`run_step`); `args.logdir/<name of file>/race.json`.
+    """Train until the last epoch, testing after each; then windows and a trace as of every program (`run_step`).
 
-    The network goes on training in the windows, so their loss is no result of the race. Raises InputError, after the
-    file is written, for a race that failed, and for what the user can fix.
+    train_step(images, labels): trains on one batch as the loader yields it and returns the loss, a tensor. state: the
+    model, then all else that a step changes and that has a `state_dict`: optimizers, schedules. predict: in place of
+    the model, in tests. prepare(): is called first, on the clock; what it changes is in `state` or set back by the
+    loader's `reset()`. Losses stay on the device until the epoch ends; those of the windows are no result of the race.
+
+    Writes `args.logdir/<name of file>/race.json`. Raises InputError, after that, for a race that failed, and for what
+    the user can fix.
     """
     program, profile = Path(file).stem, cProfile.Profile() if args.cprofile else None
     if len(loader) == 0:
@@ -275,22 +228,19 @@ def run_race(
         f"{args.batch_size}, at most {args.epochs} epochs, lr {args.lr}, on {device_name(args.device)}",
         flush=True,
     )
-
-    def report(epoch: int, seconds: float, loss: float, accuracy: float) -> None:
-        print(f"  epoch {epoch}: {seconds:.2f} s, loss {loss:.3f}, accuracy {accuracy:.2%}", flush=True)
-
     with as_input_error(args, loader, torch.device(args.device)):
-        done = race(program, args, data, loader, train_step, state, predict, prepare, on_clock=profile, report=report)
+        done = _race(program, args, data, loader, train_step, state, predict or state[0], prepare, profile)
     if profile and args.cprofile:
-        write_profile(profile, args.cprofile)
+        partial = args.cprofile.with_name(f".{args.cprofile.name}.partial")
+        with result.writing(args.cprofile):  # whole, or not at all
+            profile.dump_stats(partial)
+            partial.replace(args.cprofile)
         print(f"cProfile slows the race down, so it is no record; look at it with: snakeviz {args.cprofile}")
         return done
-    folder = args.logdir / program
-    with result.writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    result.write_json(
-        folder / FILE, {**asdict(done), "fold": args.fold, "torch": torch.__version__, "started": environment.now()}
-    )
+    result.check_writable(args.logdir / program)
+    reached = {"epochs_to_target": done.epochs_to_target, "seconds_to_target": done.seconds_to_target}
+    more = {"fold": args.fold, "torch": torch.__version__, "started": environment.now()}
+    result.write_json(args.logdir / program / FILE, asdict(done) | reached | more)
     if done.failure:
         raise InputError(str(done))
     print(f"{program}: {done}", flush=True)
@@ -299,9 +249,44 @@ def run_race(
     return done
 
 
-def write_profile(profile: cProfile.Profile, path: Path) -> None:
-    """Write cProfile's figures, whole or not at all; `snakeviz` and `python -m pstats` read them."""
-    partial = path.with_name(f".{path.name}.partial")
-    with result.writing(path):
-        profile.dump_stats(partial)
-        partial.replace(path)
+def _race(
+    program: str, args: RaceOptions, data: DataSet, loader: Loader, train_step: Callable[..., torch.Tensor],
+    state: Sequence[Any], predict: Predict, prepare: Callable[[], None] | None, profile: cProfile.Profile | None,
+) -> Race:  # fmt: skip
+    """The race itself; profile: runs while the clock does."""
+    device, model = torch.device(args.device), state[0]
+    if device.type == "cpu":
+        keep_freed_memory()
+    start_up_seconds = _start_up(loader, train_step, state, prepare, device)
+    images, labels = data.prepared(data.test, device)
+    seconds, accuracies, losses = [0.0], list[float](), list[float]()
+    failure = "not reached"
+    for epoch in range(1, args.epochs + 1):
+        model.train()
+        of_steps = []
+        synchronize(device)
+        begin = time.perf_counter()
+        with profile or nullcontext():
+            if prepare and epoch == 1:
+                prepare()
+            for batch in loader:
+                of_steps.append(train_step(*batch).detach())
+            synchronize(device)
+        seconds.append(seconds[-1] + time.perf_counter() - begin)
+        loss = torch.stack(of_steps).float().mean().item()
+        if not math.isfinite(loss):
+            failure = "diverged"
+            losses.append(0.0)  # JSON has no other number for it
+            accuracies.append(0.0)
+            break
+        losses.append(loss)
+        accuracies.append(accuracy(model, predict, images, labels))
+        if accuracies[-1] >= args.target:
+            failure = None
+        print(f"  epoch {epoch}: {seconds[-1]:.2f} s, loss {loss:.3f}, accuracy {accuracies[-1]:.2%}", flush=True)
+        if args.stop and not failure:
+            break
+    return Race(
+        program, data.source, device_name(device), args.model, args.target, args.epochs, args.batch_size, args.lr,
+        args.seed, start_up_seconds, seconds[1:], accuracies, losses, failure,
+    )  # fmt: skip

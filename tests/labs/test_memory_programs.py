@@ -113,14 +113,13 @@ def test_the_compiled_program_learns_what_the_baseline_does_and_holds_less(optio
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         own_losses, own_state = trained(FILES[-1], options)
-        assert torch._functorch.config.activation_memory_budget == 0.5
         in_budget = sum(packed)
         packed.clear()
         torch._dynamo.reset()
         without = options.logdir / FILES[-1].name
         without.write_text(FILES[-1].read_text().replace("budget = 0.5", "budget = 1.0"))
-        trained(without, options)
-    assert in_budget < 0.7 * sum(packed)
+        trained(without, options, steps=1)
+    assert in_budget / 3 < 0.7 * sum(packed)
     assert own_state.keys() == state.keys()  # compiled in place: a checkpoint's names stay
     assert own_losses == pytest.approx(losses, rel=1e-3)  # other kernels round otherwise
     for name, value in state.items():

@@ -1,14 +1,17 @@
 """The lab about re-ranking: its loss, its data and their split, ROUGE, the model, ranking, training, its programs."""
 
 import ast
+import csv
 import difflib
 import itertools
 import json
 import math
 import random
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from support import ROOT, assert_refused
@@ -16,20 +19,35 @@ from support.docstrings import made_up, write_module
 
 from common.options import StepOptions
 from labs.shared import docstrings
+from labs.shared.study import as_stored
+from labs.shared.training import BEST, CHECKPOINT, TABLE, Training
 from labs.shared.words import word_vectors
-from labs.simcls import documents, measure, published, rouge, tables, training
-from labs.simcls.data import PLACES, Candidates, Collate, token_count, trained_tokens, training_set
-from labs.simcls.documents import CANDIDATES, FOLDS, Corpus, Document, candidates_of, corpus, from_docstrings, split
-from labs.simcls.loss import ranking_loss
-from labs.simcls.model import SIZES, Encoder, re_ranker
-from labs.simcls.packages import difference, over_packages, over_seeds, percent
-from labs.simcls.training import METHODS, Plan, rising_then_falling, rules, shortened, top_ranked
+from labs.simcls import documents, rank, study, train
+from labs.simcls.data import PLACES, Candidates, Collate, token_count, tokens_for, training_set
+from labs.simcls.documents import (
+    CANDIDATES,
+    FOLDS,
+    Corpus,
+    Document,
+    best_first,
+    candidates_of,
+    corpus,
+    from_docstrings,
+    kept_rouge,
+    rouge,
+    rouge_of,
+    split,
+)
+from labs.simcls.model import SIZES, Encoder, ranking_loss, re_ranker
+from labs.simcls.study import difference, over_packages, over_seeds, percent
+from labs.simcls.train import METHODS, Settings, scores_of
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
 LAB = ROOT / "labs" / "simcls"
 PROGRAMS = sorted(LAB.glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in PROGRAMS]
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -37,19 +55,19 @@ def texts():
     """40 documents of 7 packages of different sizes."""
     sizes = {"alpha": 14, "beta": 9, "gamma": 6, "delta": 4, "epsilon": 3, "zeta": 2, "eta": 2}
     written = [made_up(package, number) for package, size in sizes.items() for number in range(size)]
-    whole = [documents._document(text.package, text.body, text.summary, text.sentences) for text in written]
+    whole = [documents.with_candidates(text.package, text.body, text.summary, text.sentences) for text in written]
     assert None not in whole
     return Corpus("docstrings", tuple(whole), 0)
 
 
 @pytest.fixture(scope="module")
 def scores(texts):
-    return {document: rouge.rouge_of(document) for document in texts.documents}
+    return {document: rouge_of(document) for document in texts.documents}
 
 
 @pytest.fixture(scope="module")
 def tokens(texts):
-    return trained_tokens([document.text for document in texts.documents])
+    return tokens_for("small", texts.documents)
 
 
 # The loss
@@ -108,7 +126,7 @@ def test_collected_texts_are_kept_and_collected_anew_for_other_packages(tmp_path
 
 def test_too_few_packages_are_refused_in_one_line(tmp_path):
     write_module(tmp_path / "site" / "one.py", made_up("one", 0))
-    with pytest.raises(InputError, match="install more packages"):
+    with pytest.raises(InputError, match="fewer than 5 packages"):
         from_docstrings(tmp_path / "keep", [tmp_path / "site"])
 
 
@@ -137,54 +155,52 @@ def test_no_package_is_in_two_parts_and_each_is_tested_on_once(texts):
     tested = []
     for fold in range(FOLDS):
         parts = split(texts.documents, fold)
-        groups = [{document.group for document in part} for part in vars(parts).values()]
+        groups = [{document.group for document in part} for part in parts.values()]
         assert all(groups) and not any(a & b for a, b in itertools.combinations(groups, 2))
-        assert sum(map(len, vars(parts).values())) == len(texts.documents)
-        tested += parts.test
+        assert sum(map(len, parts.values())) == len(texts.documents)
+        tested += parts["test"]
     assert sorted(map(hash, tested)) == sorted(map(hash, texts.documents))
 
 
 def test_the_split_depends_on_the_documents_alone(texts):
     shuffled = random.Random(0).sample(texts.documents, len(texts.documents))
-    assert {d.group for d in split(shuffled, 2).test} == {d.group for d in split(texts.documents, 2).test}
-    assert {d.group for d in split(texts.documents, 0).test} == {d.group for d in split(texts.documents, FOLDS).test}
+    assert {d.group for d in split(shuffled, 2)["test"]} == {d.group for d in split(texts.documents, 2)["test"]}
+    assert {d.group for d in split(texts.documents, 0)["test"]} == {
+        d.group for d in split(texts.documents, FOLDS)["test"]
+    }
 
 
 def test_a_data_set_keeps_its_own_splits(texts):
     named = [Document(name, "", "", ()) for name in ("train", "test", "validation", "train")]
     parts = split(named, 3)
-    assert (len(parts.train), len(parts.validation), len(parts.test)) == (2, 1, 1)
-
-
-def test_shortening_keeps_something_of_every_package(texts):
-    some = shortened(texts.documents, 20)
-    assert len(set(some)) == 20 and {text.group for text in some} == {text.group for text in texts.documents}
+    assert (len(parts["train"]), len(parts["validation"]), len(parts["test"])) == (2, 1, 1)
 
 
 # ROUGE
 
 
 def test_rouge_is_that_of_a_known_case():
-    one, two, longest = rouge.rouge("The cat sat on the mat", "the cats sat")  # stemmed: the cat sat
+    one, two, longest = rouge("The cat sat on the mat", "the cats sat")  # stemmed: the cat sat
     assert one == pytest.approx(2 * 1 * 0.5 / 1.5)
     assert two == pytest.approx(2 * 1 * (2 / 5) / (1 + 2 / 5))
     assert longest == pytest.approx(one)
-    assert rouge.rouge("same words here", "same words here") == (1, 1, 1)
-    assert rouge.rouge("same words here", "nothing alike") == (0, 0, 0)
+    assert rouge("same words here", "same words here") == (1, 1, 1)
+    assert rouge("same words here", "nothing alike") == (0, 0, 0)
 
 
 def test_candidates_are_ordered_by_mean_rouge_and_equal_ones_as_they_stand():
-    assert rouge.best_first([(0.1, 0, 0.1), (0.5, 0.2, 0.5), (0.1, 0, 0.1), (0.9, 0.9, 0.9)]) == [3, 1, 0, 2]
+    scores = np.array([(0.1, 0, 0.1), (0.5, 0.2, 0.5), (0.1, 0, 0.1), (0.9, 0.9, 0.9)])
+    assert best_first(scores) == [3, 1, 0, 2]
 
 
-def test_kept_rouge_is_what_is_computed_and_not_used_for_other_documents(texts, scores, tmp_path, capsys):
+def test_kept_rouge_is_what_is_computed_and_not_used_for_other_documents(texts, scores, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(documents, "FEW", 3)
     few = Corpus("docstrings", texts.documents[:3], 0)
-    assert rouge.kept_rouge(tmp_path, few) == {text: [tuple(row) for row in scores[text]] for text in few.documents}
-    assert "once" in capsys.readouterr().out
-    again = rouge.kept_rouge(tmp_path, few)
-    assert capsys.readouterr().out == ""
-    assert [[tuple(row) for row in again[text]] for text in few.documents] == [scores[text] for text in few.documents]
-    rouge.kept_rouge(tmp_path, Corpus("docstrings", texts.documents[:2], 0))
+    for said in ("once", ""):
+        kept = kept_rouge(tmp_path, few)
+        assert said in (out := capsys.readouterr().out) and bool(out) == bool(said)
+        assert all((kept[text] == scores[text]).all() for text in few.documents)
+    kept_rouge(tmp_path, Corpus("docstrings", (*texts.documents[:2], texts.documents[5]), 0))
     assert "once" in capsys.readouterr().out
 
 
@@ -192,8 +208,7 @@ def test_kept_rouge_is_what_is_computed_and_not_used_for_other_documents(texts, 
 
 
 def test_a_tokenizer_is_the_same_each_time(texts, tokens):
-    words = [document.text for document in texts.documents]
-    again = trained_tokens(words)
+    again = tokens_for("medium", texts.documents)
     assert json.loads(again.tokenizer.to_str()) == json.loads(tokens.tokenizer.to_str())
     assert tokens.pad_id == 0 and tokens(["Reads array"], 9)[0][0] == 1
 
@@ -203,7 +218,7 @@ def test_an_item_has_its_candidates_in_the_order_of_rouge(texts, tokens, scores)
         items = Candidates(texts.documents, tokens, (40, 12), scores=kept)
         document, reference, candidates = items[5]
         text = texts.documents[5]
-        order = rouge.best_first(scores[text])
+        order = best_first(scores[text])
         assert [ids[1:] for ids in candidates] == [ids[1:] for ids in tokens([text.candidates[n] for n in order], 12)]
         assert [ids[0] for ids in candidates] == [tokens.places[text.places[number]] for number in order]
         assert (document, reference) == (tokens([text.text], 40)[0], tokens([text.reference], 12)[0])
@@ -252,7 +267,7 @@ def test_vectors_of_words_in_like_company_are_near_each_other():
 def test_training_keeps_word_vectors_as_they_are(texts, tokens):
     torch.manual_seed(0)
     model = re_ranker("small", tokens.vocabulary, tokens.pad_id)
-    training.keep_word_vectors(model.encoder, tokens, texts.documents)
+    train.keep_word_vectors(model.encoder, tokens, texts.documents)
     weight = model.encoder.tokens.weight
     assert not weight.requires_grad and weight[tokens.pad_id].abs().sum() == 0
     written, read = (tokens([word], 3)[0][1] for word in ("array", "matrix"))
@@ -336,142 +351,247 @@ def test_an_encoder_of_the_hub_without_network_is_refused(monkeypatch):
         re_ranker("roberta-base", 10, 1)
 
 
-# CNN/DailyMail
+# JSON lines: CNN/DailyMail as the hub has it, and candidates of a generator
+
+ARTICLE = (  # with the marks of the real data: a dateline, quotes, an abbreviation, numbers
+    "LONDON, England (Reuters) -- Reader number {0} gains access to a reported £20 million ($41.1 million) fortune. "
+    "He insists the money won't cast a spell on him. \"I don't plan to be one of those people,\" he told someone "
+    "earlier this month. At 18, reader {0} will be able to gamble in a casino. Details of how he'll mark his landmark "
+    "birthday are under wraps. His agent and publicist had no comment on his plans."
+)
+HIGHLIGHTS = "Reader {0} gets £20M fortune as he turns 18 Monday .\nHe says he has no plans to fritter his cash away ."
 
 
-class FakeSplits(dict):
-    """What `datasets.load_dataset` returns, as far as this lab uses it."""
-
-    def save_to_disk(self, folder):
-        record.Path(folder).mkdir(parents=True)
-        record.Path(folder, "rows").write_text(json.dumps({name: list(rows) for name, rows in self.items()}))
-
-
-class FakeRows(list):
-    def select(self, numbers):
-        return FakeRows(self[number] for number in numbers)
-
-
-def fake_datasets(failure=None):
-    article = " ".join(
-        f"Sentence {number} has so many words that truncations of it differ from it." for number in range(9)
-    )
-    row = {"article": article, "highlights": "Sentence 3 has many words .\nSentence 4 too ."}
-
-    def load_dataset(name, version, cache_dir):
-        if failure:
-            raise failure
-        return FakeSplits({name: FakeRows([row, row]) for name in ("train", "validation", "test")})
-
-    def load_from_disk(folder):
-        rows = json.loads(record.Path(folder, "rows").read_text())
-        return {name: FakeRows(values) for name, values in rows.items()}
-
-    return SimpleNamespace(load_dataset=load_dataset, load_from_disk=load_from_disk)
+def lines_file(path, count, **more):
+    """A file of JSON lines as `datasets` writes CNN/DailyMail, with more fields: {name: function of the number}."""
+    rows = [
+        {"article": ARTICLE.format(number), "highlights": HIGHLIGHTS.format(number), "id": f"{number:040x}"}
+        | {name: value(number) for name, value in more.items()}
+        for number in range(count)
+    ]
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
 
 
-def test_articles_are_fetched_once_and_keep_their_splits(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "datasets", fake_datasets())
-    texts = corpus(tmp_path, download=True)
-    assert texts.source == "cnn_dailymail" and len(texts.documents) == 6
-    assert texts.documents[0].candidates[0].count("Sentence") == 3
-    assert texts.documents[0].reference == "Sentence 3 has many words . Sentence 4 too ."
-    monkeypatch.setitem(sys.modules, "datasets", fake_datasets(failure=OSError("fetched again")))
-    assert corpus(tmp_path, download=True) == corpus(tmp_path) == texts
+def generated(number):
+    """Four candidates, of which one is nearly the reference; its place differs from article to article."""
+    good = f"Reader {number} gets a fortune as he turns 18. He has no plans to fritter his cash away."
+    others = [f"Nothing of {word} was said to anybody." for word in ("casinos", "publicists", "birthdays")]
+    return [*others[: number % 4], good, *others[number % 4 :]]
 
 
-def test_a_download_that_fails_leaves_nothing_and_is_one_line(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "datasets", fake_datasets(failure=ConnectionError("no network")))
-    with pytest.raises(InputError, match=r"could not be downloaded .*no network.*without --download"):
-        corpus(tmp_path, download=True)
-    assert list(tmp_path.iterdir()) == []
+@pytest.fixture
+def articles(tmp_path):
+    folder = tmp_path / "data" / "cnn_dailymail"
+    folder.parent.mkdir()
+    for name, count in (("train", 6), ("validation", 2), ("test", 3)):
+        lines_file(folder / f"{name}.jsonl", count)
+    return folder
 
 
-def test_a_broken_download_and_a_missing_package_are_one_line(monkeypatch, tmp_path):
-    (tmp_path / "cnn_dailymail").mkdir()
-    monkeypatch.setitem(sys.modules, "datasets", fake_datasets())
-    with pytest.raises(InputError, match=r"is broken .*--download"):
-        corpus(tmp_path)
-    monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match="needs datasets, which is not installed: pip install datasets"):
-        corpus(tmp_path)
+def test_cnn_dailymail_keeps_its_splits_and_its_sentences_are_lines(articles):
+    texts = corpus(articles.parent)
+    assert corpus(articles).documents == texts.documents
+    assert (texts.source, texts.dropped, texts.is_split) == ("cnn_dailymail", 0, True)
+    for fold in range(FOLDS):
+        assert [len(part) for part in split(texts.documents, fold).values()] == [6, 2, 3]
+    one = texts.documents[0]
+    assert one.reference.splitlines() == HIGHLIGHTS.format(0).splitlines()
+    assert one.text.splitlines()[2].startswith("\"I don't plan") and len(one.text.splitlines()) == 6
+    assert one.candidates[0].splitlines() == one.text.splitlines()[:3] and len(set(one.candidates)) == CANDIDATES
+    assert all(candidate in one.text for candidate in one.candidates) and one.places[:3] == [0, 1, 2]
+    assert len(corpus(articles, most=2).documents) == 6
+
+
+def test_rouge_l_is_over_the_sentences_of_a_summary():
+    whole, turned = "one two three .\nfour five six .", "four five six .\none two three ."
+    assert rouge(whole, turned)[2] == 1
+    assert rouge(whole.replace("\n", " "), turned.replace("\n", " "))[2] == pytest.approx(0.5)
+
+
+def test_candidates_of_a_generator_are_those_that_are_ranked(tmp_path):
+    own = lines_file(tmp_path / "bart.jsonl", 10, candidates=generated)
+    texts = corpus(own)
+    assert (texts.source, texts.is_split, len(texts.documents)) == ("bart", False, 10)
+    assert texts.documents[1].candidates[1].splitlines()[0] == "Reader 1 gets a fortune as he turns 18."
+    assert texts.documents[1].places == [0, 0, 0, 0]
+    assert {len(part) for part in split(texts.documents, 3).values()} == {2, 6}
+    splits = ["train", "validation", "test"]
+    named = lines_file(tmp_path / "named.jsonl", 9, candidates=generated, split=lambda number: splits[number % 3])
+    assert corpus(named).is_split and len(split(corpus(named).documents, 1)["test"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{", "cannot be read as JSON lines"),
+        ("[]", "line 2: no JSON object"),
+        ('{"highlights": "x"}', 'line 2: "article" is no text'),
+        ('{"article": "a b", "highlights": null}', 'line 2: "highlights" is no text'),
+        ('{"article": "a b", "highlights": "x", "candidates": ["a", 3]}', 'line 2: "candidates" is no list of texts'),
+        ('{"article": "a b", "highlights": "x", "candidates": ["a", "b"]}', "line 2: 2 candidates, not 4"),
+        ('{"article": "a b", "highlights": "x", "candidates": ["a", "b", "c", "d"], "split": "train"}', '"split" has'),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, words):
+    path = lines_file(tmp_path / "own.jsonl", 1, candidates=generated)
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(InputError, match=words):
+        corpus(path)
 
 
 # Training and what it is compared with
 
 
-def test_rules_choose_as_they_say(texts, scores):
-    test, train = texts.documents[:4], texts.documents[4:20]
-    numbers = rules(test, train, texts.documents[20:], scores)
-    for place, text in enumerate(test):
-        of_text = [rouge.mean(row) for row in scores[text]]
-        assert of_text[numbers["oracle"][place]] == max(of_text)
-        assert of_text[numbers["worst"][place]] == min(of_text)
-        assert numbers["first"][place] == 0
-        length = len(text.candidates[numbers["nearest length"][place]].split())
-        assert length == min((len(one.split()) for one in text.candidates), key=lambda words: abs(words - 8))
+def test_methods_choose_as_they_say_and_are_summed_by_package(texts, scores):
+    test = texts.documents[:3]
+    of = train.rouge_by_package(test, ["a", "b", "a"], scores, [2, 0, 1], usual_words=8)
+    assert of["a"]["re-ranked"] == pytest.approx(scores[test[0]][2] + scores[test[2]][1])
+    assert of["b"]["random"] == pytest.approx(scores[test[1]].mean(0))
+    assert of["b"]["first"] == pytest.approx(scores[test[1]][0])
+    means = scores[test[1]].mean(1)
+    assert np.mean(of["b"]["oracle"]) == pytest.approx(means.max())
+    assert np.mean(of["b"]["worst"]) == pytest.approx(means.min())
+    off = [abs(len(one.split()) - 8) for one in test[1].candidates]
+    assert of["b"]["nearest length"] == pytest.approx(scores[test[1]][off.index(min(off))])
 
 
-def test_a_random_candidate_is_the_mean_of_all(texts, scores):
-    text = texts.documents[0]
-    expected = [sum(column) / CANDIDATES for column in zip(*scores[text], strict=True)]
-    numbers = {name: [0] for name in METHODS if name != "random"}
-    assert training.rouge_by_package(["mine"], [text], scores, numbers)["mine"]["random"] == pytest.approx(expected)
+def scored(model, some, tokens, batch_size=64):
+    unordered = Candidates(some, tokens, SIZES["small"].lengths, ordered=False)
+    return scores_of(model, unordered, CPU, torch.float32, batch_size)
 
 
-def test_rouge_by_package_is_the_sum_over_its_documents(texts, scores):
-    some = texts.documents[:3]
-    numbers = {name: [2, 0, 1] for name in METHODS if name != "random"}
-    sums = training.rouge_by_package(["a", "b", "a"], some, scores, numbers)
-    assert sums["b"]["first"] == tuple(scores[some[1]][0])
-    assert sums["a"]["first"] == pytest.approx(
-        [x + y for x, y in zip(scores[some[0]][2], scores[some[2]][1], strict=True)]
-    )
-
-
-def test_ranking_looks_at_neither_rouge_nor_reference(texts, tokens, monkeypatch):
+def test_scores_look_at_neither_rouge_nor_reference_nor_order(texts, tokens, monkeypatch):
     torch.manual_seed(0)
     model = re_ranker("small", tokens.vocabulary, tokens.pad_id)
-    monkeypatch.setattr(rouge, "rouge", None)
-    some, lengths, cpu = texts.documents[:5], SIZES["small"].lengths, torch.device("cpu")
-    numbers = top_ranked(model, some, tokens, lengths, cpu)
+    monkeypatch.setattr(documents, "rouge", None)
+    some = texts.documents[:5]
+    expected = scored(model, some, tokens)
     with_other = [Document(text.group, text.text, "other words", text.candidates) for text in some]
-    assert top_ranked(model, with_other, tokens, lengths, cpu) == numbers
-    turned = [Document(text.group, text.text, text.reference, text.candidates[::-1]) for text in some]
-    mirrored = top_ranked(model, turned, tokens, lengths, cpu)
-    assert [CANDIDATES - 1 - number for number in mirrored] == numbers  # whatever stands first is not preferred
+    assert scored(model, with_other, tokens) == expected
+    reversed_ = [Document(text.group, text.text, text.reference, text.candidates[::-1]) for text in some]
+    mirrored = torch.tensor(scored(model, reversed_, tokens, batch_size=2)).flip(1)
+    torch.testing.assert_close(mirrored, torch.tensor(expected), atol=1e-5, rtol=0)
 
 
-def test_the_learning_rate_rises_and_falls_to_zero():
-    factor = rising_then_falling(100)
-    factors = [factor(step) for step in range(101)]
-    assert factors[0] == pytest.approx(0.1) and max(factors) == 1 and factors.index(1) == 9 and factors[100] == 0
+def settings(**more):
+    """Of a training of seconds."""
+    values = dict(
+        model="small", data="x", fold=1, documents=None, epochs=2, batch_size=4, accumulate=1, lr=2e-3,
+        checkpointed=False, precision="fp32", seed=0,
+    )  # fmt: skip
+    return Settings(**(values | more))
 
 
-@pytest.fixture(scope="module")
-def one_fold(texts, scores):
-    options = SimpleNamespace(model="small", seed=0, device="cpu", precision="fp32")
-    return training.train(texts, scores, options, fold=1, plan=Plan(epochs=6, batch_size=4, lr=2e-3))
+def test_training_lowers_the_loss_and_chooses_by_validation(texts, scores, tmp_path):
+    of = train.train(texts, scores, settings(epochs=6), CPU, keep=tmp_path)
+    rows = list(csv.DictReader((tmp_path / TABLE).read_text().splitlines()))
+    losses, validation = ([float(row[name]) for row in rows] for name in ("loss", "validation_rouge"))
+    assert losses[-1] < 0.7 * losses[0]
+    assert validation[of.chosen - 1] == max(validation) and validation.index(max(validation)) == of.chosen - 1
+    assert all(set(sums) == set(METHODS) for sums in of.test.values())
+    assert sum(of.counts.values()) == of.documents["test"]
+    for sums in of.test.values():
+        low, high = np.mean(sums["worst"]), np.mean(sums["oracle"])
+        assert all(low - 1e-9 <= np.mean(values) <= high + 1e-9 for values in sums.values())
 
 
-def test_training_lowers_the_loss_and_chooses_by_validation(one_fold):
-    assert one_fold.losses[-1] < 0.7 * one_fold.losses[0]
-    assert len(one_fold.validation) == 7
-    assert one_fold.validation[one_fold.chosen] == max(one_fold.validation[1:])
-    assert all(set(sums) == set(METHODS) for sums in one_fold.test.values())
-    assert sum(one_fold.counts.values()) == one_fold.documents["test"]
-    for sums in one_fold.test.values():
-        low, high = rouge.mean(sums["worst"]), rouge.mean(sums["oracle"])
-        assert all(low - 1e-9 <= rouge.mean(values) <= high + 1e-9 for values in sums.values())
+def test_a_training_that_was_killed_ends_as_an_uninterrupted_one(texts, scores, tmp_path, monkeypatch):
+    whole = train.train(texts, scores, settings(accumulate=2), CPU, keep=tmp_path / "whole")
+    done = Training.done
+
+    def killed(self, **values):
+        done(self, **values)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Training, "done", killed)
+        train.train(texts, scores, settings(accumulate=2), CPU, keep=tmp_path / "cut")
+    assert train.train(texts, scores, settings(accumulate=2), CPU, keep=tmp_path / "cut") == whole
+    models = [torch.load(tmp_path / name / CHECKPOINT)["model"] for name in ("whole", "cut")]
+    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    with pytest.raises(InputError, match=r"is of a training with lr 0\.002, not 0\.001"):
+        train.train(texts, scores, settings(accumulate=2, lr=1e-3), CPU, keep=tmp_path / "cut")
+
+
+def test_accumulated_batches_are_a_larger_one(texts, scores, monkeypatch):
+    monkeypatch.setattr("labs.simcls.model.DROPOUT", 0.0)
+    weights = []
+    for batch_size, accumulate in ((8, 1), (4, 2)):
+        with monkeypatch.context() as patch:
+            patch.setattr(Training, "load_best", lambda self: weights.append(self.parts["model"]) or {"epoch": 1})
+            of = settings(batch_size=batch_size, accumulate=accumulate, epochs=1, checkpointed=accumulate > 1)
+            train.train(texts, scores, of, CPU)
+    for (name, one), other in zip(weights[0].named_parameters(), weights[1].parameters(), strict=True):
+        if name.endswith("weight"):  # the gradient of some biases is zero but for rounding, which AdamW makes a step of
+            torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
 
 
 def test_too_few_documents_are_refused(texts, scores):
-    options = SimpleNamespace(model="small", seed=0, device="cpu", precision="fp32")
     with pytest.raises(InputError, match="too few"):
-        training.train(texts, scores, options, fold=0, plan=Plan(epochs=1, batch_size=64, lr=1e-3))
+        train.train(texts, scores, settings(batch_size=64), CPU)
 
 
-# The study's tables
+def test_defaults_follow_the_model_and_the_batch(texts):
+    options = SimpleNamespace(model="roberta-base", device="cpu", precision="fp32", seed=3, quick=False, batch_size=2)
+    of = train.settings_for(options, texts)
+    assert (of.epochs, of.batch_size, of.accumulate, of.lr, of.seed, of.documents) == (5, 2, 8, 2e-5, 3, None)
+    options.model, options.batch_size = "small", 32
+    of = train.settings_for(options, texts)
+    assert (of.epochs, of.batch_size, of.accumulate, of.lr, of.data) == (8, 32, 1, 1e-3, texts.digest)
+
+
+def test_own_candidates_are_trained_on_and_ranked_by_two_commands(tmp_path, run_here):
+    own = lines_file(tmp_path / "bart.jsonl", 40, candidates=generated)
+    words = ("--device", "cpu", "--workers", "0", "--epochs", "1", "--batch-size", "4", "--accumulate", "2")
+    kept = tmp_path / "kept"
+    trained = run_here(LAB / "train.py", "--candidates", own, "--logdir", kept, *words)
+    assert trained.returncode == 0, trained.stderr
+    assert "40 documents with 4 candidates each, 4 x 2 of them per step" in trained.stdout
+    tested = json.loads((kept / train.TEST).read_text())
+    assert set(tested["rouge"]) == set(METHODS) and tested["settings"]["epochs"] == 1
+    assert tested["rouge"]["worst"] <= tested["rouge"]["re-ranked"] <= tested["rouge"]["oracle"]
+    assert {BEST, CHECKPOINT, TABLE, train.RANKER, train.TOKENIZER} <= {path.name for path in kept.iterdir()}
+
+    mine = lines_file(tmp_path / "mine.jsonl", 3, candidates=lambda number: generated(number)[: 4 - number])
+    ranked = run_here(LAB / "rank.py", kept, mine, "--device", "cpu")
+    assert ranked.returncode == 0, ranked.stderr
+    rows = [json.loads(line) for line in ranked.stdout.splitlines()]
+    model, tokens, _ = rank.loaded(kept, CPU)
+    for at, (row, (name, document)) in enumerate(zip(rows, rank.documents_in(mine), strict=True)):
+        expected = scored(model, [document], tokens)[0]
+        assert row["scores"] == pytest.approx(expected, abs=1e-5) and len(expected) == 4 - at
+        assert row["best"] == expected.index(max(expected)) and row["id"] == name == f"{at:040x}"
+        assert row["summary"] == document.candidates[row["best"]]
+
+
+def test_weights_that_are_not_there_are_one_line(tmp_path, run_here):
+    own = lines_file(tmp_path / "mine.jsonl", 1)
+    assert_refused(run_here(LAB / "rank.py", tmp_path, own, "--device", "cpu"), "cannot read", "ranker.json")
+    (tmp_path / train.RANKER).write_text('{"model": "small", "pad": "[PAD]"}')
+    with pytest.raises(InputError, match=r"holds no weights of labs/simcls/train\.py"):
+        rank.loaded(tmp_path, CPU)
+
+
+def test_an_encoder_of_the_hub_is_kept_with_its_configuration(tmp_path, texts, tokens):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        vocab_size=tokens.vocabulary, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        pad_token_id=tokens.pad_id,
+    )  # fmt: skip
+    transformers.BertModel(config).save_pretrained(tmp_path / "tiny")
+    model = re_ranker(str(tmp_path / "tiny"), tokens.vocabulary, tokens.pad_id).eval()
+    train.keep_for_ranking(tmp_path / "kept", str(tmp_path / "tiny"), model, tokens)
+    torch.save(model.state_dict(), tmp_path / "kept" / BEST)
+    again, own, lengths = rank.loaded(tmp_path / "kept", CPU)
+    assert lengths == SIZES["base"].lengths
+    batch = batch_of(texts, tokens, count=2)
+    torch.testing.assert_close(again.eval()(*batch), model(*batch))
+    assert own(["reads an array"], 9) == tokens(["reads an array"], 9)
+
+
+# The study's tables and claims
 
 
 def fold(number, re_ranked, first=0.2, seed=0):
@@ -482,12 +602,7 @@ def fold(number, re_ranked, first=0.2, seed=0):
         package: {method: (count * value,) * 3 for method, value in methods.items()}
         for package, count in counts.items()
     }
-    parts = {"train": 3, "validation": 2, "test": 2}
-    return {
-        "fold": number, "seed": seed, "documents": parts, "packages": parts, "losses": [2.0, 1.0],
-        "validation": [0.1, 0.2, 0.3], "validation_first": 0.2, "chosen": 2, "test": test, "counts": counts,
-        "source": "docstrings", "dropped": 1,
-    }  # fmt: skip
+    return {"seed": seed, "test": test, "counts": counts}
 
 
 def test_a_mean_over_packages_is_that_of_the_documents():
@@ -518,115 +633,104 @@ def test_an_interval_over_seeds_is_of_the_seeds_means():
     assert over.high - over.mean == pytest.approx(4.3027 * 1 / math.sqrt(3), rel=1e-4)
 
 
+def tables_of(runs, speeds=(10, 20, 20, 15, 30), precision="float32", over="packages"):
+    """The study's tables, as stored. speeds: documents/s of each program; precision: of the third."""
+    rounds = {
+        name: {at: {"windows": [at + speed] * 3, "bytes": 5e6, "precision": "float32"} for at in range(1, 4)}
+        for name, speed in zip(study.PROGRAMS, speeds, strict=True)
+    }
+    for run in rounds[study.PLAIN].values():
+        run["precision"] = precision
+    candidates = [
+        {"candidates": count, "tokens per step": 10 * count, "MB": 100 * count - count / 4, "of it": 0.4}
+        for count in (1, 4)
+    ]
+    return as_stored(
+        {
+            "re_ranking": study.ranking_rows(runs),
+            "against_the_rules": study.paired_rows(runs, over),
+            "programs": study.program_rows(rounds),
+            "candidates": candidates,
+        }
+    )
+
+
+def verdicts(runs, **more):
+    return {claim.id: claim for claim in study.claims(tables_of(runs, **more), False)}
+
+
 def test_claims_hold_only_where_the_interval_says_so():
-    better = {claim.id: claim for claim in tables.ranking_claims([fold(n, 0.3 + n / 100) for n in range(3)])}
+    better = verdicts([fold(n, 0.3 + n / 100) for n in range(3)])
     assert better["beats_first"].holds and better["beats_first"].value == pytest.approx(11)
     assert better["apart_from_first"].holds
-    unclear = {claim.id: claim for claim in tables.ranking_claims([fold(n, 0.2 + (-1) ** n / 50) for n in range(3)])}
+    unclear = verdicts([fold(n, 0.2 + (-1) ** n / 50) for n in range(3)])
     assert unclear["beats_first"].holds is None and unclear["apart_from_first"].holds is False
-    worse = {claim.id: claim for claim in tables.ranking_claims([fold(n, 0.15) for n in range(3)])}
+    worse = verdicts([fold(n, 0.15) for n in range(3)])
     assert worse["beats_first"].holds is False and worse["beats_random"].holds
-    one = {claim.id: claim for claim in tables.ranking_claims([fold(0, 0.9)])}
+    one = verdicts([fold(0, 0.9)])
     assert one["beats_first_over_seeds"].holds is None  # of one seed nothing is known about seeds
+    assert better["published_gain"].holds is None and "1.83 points" in better["published_gain"].text
+    articles = verdicts([fold(n, 0.3) for n in range(3)], over="articles")
+    assert "packages" not in "".join(claim.text for claim in articles.values())
 
 
-def test_own_intervals_apart_are_said_beside_the_paired_ones():
-    def folds_with(lead):  # which is the same everywhere, while packages differ
-        return [fold(n, at + lead, first=at) for n in range(4) for at in [0.2 + (-1) ** n / 25]]
-
-    clear, unclear = folds_with(0.2), folds_with(0.02)
-    for folds, apart in ((clear, True), (unclear, False)):
-        rows = {row["against"]: row for row in tables.paired_rows(folds)}
-        assert rows["first"]["points of ROUGE more, over packages"].low > 0
-        assert rows["first"]["own interval above the rule's"] is apart
-        claim = next(claim for claim in tables.ranking_claims(folds) if claim.id == "apart_from_first")
-        assert claim.holds is apart and "apart" in claim.text
-        mine, theirs = (over_packages(folds, percent(name)) for name in ("re-ranked", "first"))
-        assert claim.value == pytest.approx(mine.low - theirs.high)
-    assert tables.points_between([of_one_article()], "first") is None
-
-
-def of_one_article():
-    """A run on one article of CNN/DailyMail."""
-    article = fold(0, 0.3) | {"source": "cnn_dailymail", "packages": {"train": 1, "validation": 1, "test": 1}}
-    return article | {"test": {"0": article["test"]["small0"]}, "counts": {"0": 1}}
-
-
-@pytest.mark.parametrize("model", ["small", "medium", "base", "roberta-base"])
-def test_notes_name_another_encoder_only_where_the_ranking_has_one(model):
-    said = " ".join(tables.notes([fold(2, 0.3)], {}, model))
-    assert ("trained with the encoder small, everything else is measured with medium" in said) == (model == "medium")
-    assert "CPU" not in said and "in fold 2" in said
-
-
-def test_articles_are_not_called_packages():
-    folds = [of_one_article()]
-    headers = [header for rows in (tables.paired_rows(folds), tables.fold_rows(folds)) for header in rows[0]]
-    texts = [claim.text for claim in tables.ranking_claims(folds)]
-    notes = tables.notes(folds, {}, "base")
-    assert not any("package" in text for text in [*headers, *texts, *notes])
-    assert tables.fold_rows(folds)[0]["test documents"] == "2" and "same articles" in notes[1]
-    packages = [fold(0, 0.3)]
-    assert tables.fold_rows(packages)[0]["test documents (packages)"] == "2 (2)"
-    assert "2 packages tested" in tables.notes(packages, {}, "base")[1]
-
-
-def test_programs_are_shown_by_all_rounds():
-    def run(speed, peak):
-        speeds = {"median": speed, "windows": [speed] * 5}
-        return {
-            "samples_per_second": speeds, "tokens_per_second": {"median": 10 * speed}, "step_ms": {"median": 1 / speed},
-            "peak_memory_bytes": {"allocated": peak}, "workers": 2, "precision": "float32",
-        }  # fmt: skip
-
-    runs = {name: [run(speed * times, 5e6 + speed) for speed in (10, 50, 20)] for name, times in (("a", 1), ("b", 2))}
-    one, two = tables.program_rows(runs)
-    assert (one["documents/s"], one["tokens/s"], one["step ms"]) == (20, 200, 1 / 20)
-    assert one["peak MB"] == pytest.approx(5.00005) and one["times the baseline"] is None
-    assert two["documents/s"] == 40 and two["times the one before"].ratio == pytest.approx(2)
+def test_claims_about_programs_and_memory_are_of_what_was_measured():
+    of = verdicts([fold(0, 0.3)])
+    assert (of["01_workers"].holds, of["03_checkpointing"].holds, of["04_ordered_once"].holds) == (True, True, True)
+    assert (of["02_half_precision"].holds, of["02_half_precision"].needs) == (None, "a GPU")  # autocast was off
+    assert of["memory_by_tokens"].value == pytest.approx(399 / 99.75 / 4) and of["memory_by_tokens"].holds
+    assert of["checkpointing_memory"].holds
+    of = verdicts([fold(0, 0.3)], speeds=(10, 10, 30, 40, 30), precision="bfloat16")
+    assert of["02_half_precision"].holds and of["03_checkpointing"].holds is False
 
 
 def test_rows_are_percent_with_the_published_figures_beside_them():
-    rows = {row["candidate chosen"]: row for row in tables.ranking_rows([fold(n, 0.3) for n in range(3)])}
+    rows = {row["candidate chosen"]: row for row in study.ranking_rows([fold(n, 0.3) for n in range(3)])}
     assert rows["re-ranked"]["ROUGE-1"].mean == pytest.approx(30)
     assert rows["re-ranked"]["published, CNN/DailyMail"] == "46.67 / 22.15 / 43.54"
     assert rows["nearest length"]["published, CNN/DailyMail"] is None
     assert rows["re-ranked"]["of the way from random to oracle"].mean == pytest.approx(0.5)
-    assert published.share_of_gap("oracle") == 1 and published.share_of_gap("random") == 0
 
 
-def test_curves_have_a_line_for_the_first_sentence_over_all_epochs():
-    rows = tables.curve_rows([fold(n, 0.3) for n in range(3)])
-    assert [(row["variant"], row["epoch"]) for row in rows] == list(itertools.product(("re-ranked", "first"), range(3)))
-    assert [row["validation ROUGE"].mean for row in rows] == pytest.approx([10, 20, 30, 20, 20, 20])
-    assert rows[0]["training loss"] is None and rows[2]["training loss"].mean == pytest.approx(1)
+def test_programs_are_shown_by_all_rounds():
+    one, two, *_ = tables_of([fold(0, 0.3)])["programs"]
+    assert (one["documents/s"], one["peak MB"], one["times the baseline"]) == (12, 5, None)
+    assert two["times the one before"]["ratio"] == pytest.approx((21 / 11 * 22 / 12 * 23 / 13) ** (1 / 3))
 
 
-def test_memory_claims_compare_bytes_with_tokens():
-    def step(tokens, size):
-        return {"tokens": tokens, "sequences": 1, "bytes": size, "step_ms": 1.0}
-
-    claims = {
-        claim.id: claim
-        for claim in tables.memory_claims({1: (step(10, 100), None), 16: (step(40, 390), step(40, 100))})
-    }
-    assert claims["memory_by_tokens"].value == pytest.approx(0.975) and claims["memory_by_tokens"].holds
-    assert "within 10%" in claims["memory_by_tokens"].text
-    assert claims["checkpointing_memory"].value == pytest.approx(100 / 390) and claims["checkpointing_memory"].holds
-    rows = tables.memory_rows({1: (None, step(10, 100))})  # what does not fit is left open
-    assert rows[0]["MB"] is rows[0]["of it"] is None and rows[0]["tokens per step"] == 10
+@pytest.fixture(scope="module")
+def kept_texts(tmp_path_factory):
+    """A folder for --data that holds collected docstrings, so that no program collects them."""
+    data = tmp_path_factory.mktemp("data")
+    written = [made_up(package, number) for package in "abcdefg" for number in range(10)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(docstrings, "collect", lambda folders: written)
+        from_docstrings(data, docstrings.package_folders())
+    return data
 
 
 def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp_path):
     options = StepOptions(
+        logdir=tmp_path, device="cpu", data=kept_texts, download=False, model="medium", image_size=0, batch_size=4,
+        workers=0, precision="fp32", seed=0, quick=True, stacks=False,
+    )  # fmt: skip
+    few, many = (study.memory(options, candidates) for candidates in (2, 8))
+    assert few["tokens per step"] == 4 * (64 + 3 * 24) and few["sequences per step"] == 16
+    assert many["MB"] > 1.5 * few["MB"] and many["of it"] < 0.6
+
+
+def test_a_fold_is_measured_with_the_small_encoder_in_place_of_medium(kept_texts, tmp_path, monkeypatch):
+    options = StepOptions(
         logdir=tmp_path, device="cpu", data=kept_texts, download=False, model="medium", image_size=0, batch_size=8,
         workers=0, precision="fp32", seed=0, quick=True, stacks=False,
     )  # fmt: skip
-    few, many, less = (
-        measure.memory(options, candidates, checkpointed)["bytes"]
-        for candidates, checkpointed in ((2, False), (8, False), (8, True))
-    )
-    assert many > 1.5 * few and less < 0.6 * many
+    with monkeypatch.context() as patch:
+        patch.setattr(study, "train", lambda texts, scores, of, *more: (of, more))
+        of, (*_, keep) = study.trained(options, fold=2, seed=1)
+        assert (of.model, of.fold, of.seed, keep) == ("small", 2, 1, None)
+        patch.setattr(study.shutil, "rmtree", lambda folder: None)
+        of, (*_, keep) = study.trained(replace(options, model="base"), fold=0, seed=0)
+    assert (of.model, of.batch_size, of.accumulate) == ("base", 8, 2) and keep == tmp_path / "fold-0-seed-0"
 
 
 # The programs
@@ -653,33 +757,19 @@ def test_a_program_opens_with_idea_change_look_for_and_caution(path):
     assert len(code_lines(path)) <= 80 and max(map(len, path.read_text().splitlines())) <= 120
 
 
-@pytest.fixture(scope="module")
-def kept_texts(tmp_path_factory):
-    """A folder for --data that holds collected docstrings, so that no program collects them."""
-    data = tmp_path_factory.mktemp("data")
-    written = [made_up(package, number) for package in "abcdefg" for number in range(10)]
-    key = f"{docstrings.installed(docstrings.package_folders())} {documents._code()}"
-    kept = [{"package": text.package, "summary": text.summary, "sentences": text.sentences} for text in written]
-    record.write_json(data / "docstrings.json", {"schema": documents.SCHEMA, "key": key, "docstrings": kept})
-    return data
-
-
-@pytest.mark.parametrize("name", [NAMES[0], NAMES[-1]])
-def test_a_program_counts_documents_and_tokens(name, kept_texts, tmp_path, run_here):
-    words = ("--device", "cpu", "--quick", "--data", kept_texts, "--logdir", tmp_path)
-    finished = run_here(LAB / f"{name}.py", *words, *(["--workers", "1"] if name != NAMES[0] else []))
+def test_a_program_counts_documents_and_tokens(kept_texts, tmp_path, run_here):
+    words = ("--device", "cpu", "--quick", "--data", kept_texts, "--logdir", tmp_path, "--workers", "1")
+    finished = run_here(LAB / f"{NAMES[-1]}.py", *words)
     assert finished.returncode == 0, finished.stderr
     assert "documents/s" in finished.stdout and "text, batch 8" in finished.stdout
-    result = record.read_result(tmp_path / name / record.FILE)
+    result = record.read_result(tmp_path / NAMES[-1] / record.FILE)
     assert (result.image_size, result.batch_size, result.model, result.data) == (0, 8, "medium", "docstrings")
     assert result.tokens_per_second.median > 100 * result.samples_per_second.median
-    losses = finished.stdout.splitlines()[-1].split()
-    assert math.isfinite(float(losses[1])) and math.isfinite(float(losses[6]))
 
 
 def test_bad_input_is_one_line(kept_texts, tmp_path, run_here):
     program, words = LAB / f"{NAMES[0]}.py", ("--device", "cpu", "--quick", "--logdir", tmp_path)
-    assert_refused(run_here(program, *words, "--data", tmp_path / "nothing"), "--data", "is no folder")
+    assert_refused(run_here(program, *words, "--data", tmp_path / "nothing"), "--data", "no such file or folder")
     too_large = run_here(program, *words, "--data", kept_texts, "--batch-size", "900")
     assert_refused(too_large, "larger than the data", "documents")
 
@@ -696,7 +786,3 @@ def test_a_program_misses_its_packages_before_it_collects_texts(tmp_path, monkey
     with pytest.raises(InputError, match="needs rouge-score, which is not installed"):
         training_set(tmp_path / "data", "small", 0)
     assert not (tmp_path / "data").exists()
-
-
-def test_numbers_that_are_equal_are_named_once():
-    assert (tables.among([54, 54]), tables.among([3, 5, 4])) == ("54", "3 to 5")

@@ -9,7 +9,7 @@ import torch
 from support import NAMES, ROOT, STEPS, run_program
 
 from common import failures
-from labs.memory.published import MEMORY
+from tools.docs.gpu_memory import MEMORY
 from walkthrough.cli import main
 from walkthrough.memory import fit, predict
 from walkthrough.memory.fit import CONTEXT_BYTES, GPUS, Prediction

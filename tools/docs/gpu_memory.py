@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
-from labs.memory.published import MEMORY
+from labs.memory.study import RUNS
+from walkthrough.compare.ladder import PUBLISHED
 from walkthrough.compare.table import code, escaped, markdown_table
 from walkthrough.memory.fit import CONTEXT_BYTES, GPUS, Prediction
 from walkthrough.memory.tracker import KINDS
@@ -26,6 +27,37 @@ if TYPE_CHECKING:
 FILE = "fit.json"  # next to the records
 SCHEMA = 1
 TOLERANCE = 0.01  # to within which share of it the largest batch is sought
+
+
+@dataclass(frozen=True)
+class PublishedMemory:
+    """GPU memory as others published it. program: which of ours is nearest, with `words` on its command line.
+
+    counts: "allocated", what the program holds, or "reserved", what it took from CUDA.
+    """
+
+    program: str
+    words: tuple[str, ...]
+    memory_gb: float | None
+    counts: Literal["allocated", "reserved"]
+
+
+# The walkthrough's, as the profiler plugin's Memory view shows them; and those of labs/memory by Nsight Systems, whose
+# memory usage is that of the calls of cudaMalloc. Their model is ResNeXt-29 4x64d most likely.
+MEMORY = (
+    *(PublishedMemory(step, (), PUBLISHED[step].memory_gb, "allocated") for step in list(PUBLISHED)[:3]),
+    *(
+        PublishedMemory(
+            f"labs/memory/{'02_checkpointing' if words else '00_baseline'}",
+            (*words, "--batch-size", str(run.batch_size)),
+            run.memory_gb,
+            "reserved",
+        )
+        for name, run in RUNS.items()
+        if run.memory_gb
+        for words in [("--precision", "fp32") if "checkpointing" in name else ()]
+    ),
+)
 
 
 @dataclass(frozen=True)
@@ -110,7 +142,8 @@ def programs_table(fit: Fit, course: "Course", *names: str) -> str:
     ]
     headers = ["program", ">batch", "precision", ">peak GB", *(f">{kind}" for kind in KINDS), ">reserved GB"]
     if names:
-        return f"{markdown_table(headers, rows)}\n\n*Predicted by `fit` for {fit.predictions[0].model}, not measured.*"
+        models = dict.fromkeys(one.model for one in fit.predictions if one.program in names)
+        return f"{markdown_table(headers, rows)}\n\n*Predicted by `fit` for {', '.join(models)}, not measured.*"
     failed = [f"{code(program)} is not predicted: {escaped(why)}." for program, why in fit.failed.items()]
     return "\n\n".join([markdown_table(headers, rows), *failed, f"*torch {escaped(fit.environment.torch)}.*"])
 
@@ -156,12 +189,23 @@ def measured_table(fit: Fit, course: "Course") -> str:
 
 
 @of_fit
-def largest_table(fit: Fit, course: "Course") -> str:
-    """The largest batch on common GPUs, for every program with which it was sought and that differs from the last."""
-    sought = [one for one in fit.predictions if one.largest]
+def largest_table(fit: Fit, course: "Course", *names: str) -> str:
+    """The largest batch on common GPUs, for every program with which it was sought and that differs from the last.
+
+    names: of some programs only, then by themselves, with what they take at their own batch size, a context included.
+    """
+    sought = [one for one in fit.predictions if one.largest and (not names or (one.program in names and not one.words))]
     different = [one for at, one in enumerate(sought) if not at or one.largest != sought[at - 1].largest]
-    rows = [[_name(one), *(str(one.largest.get(str(size), "-")) for size in GPUS.values())] for one in different]
-    return markdown_table(["program", *(f">{name}" for name in GPUS)], rows)
+    rows = [
+        [
+            _name(one),
+            *([one.precision, str(one.batch_size), _gb(one.reserved_bytes + fit.context_bytes)] if names else []),
+            *(str(one.largest.get(str(size), "-")) for size in GPUS.values()),
+        ]
+        for one in different
+    ]
+    own = ["precision", ">batch", ">GB"] if names else []
+    return markdown_table(["program", *own, *(f">{name}" for name in GPUS)], rows)
 
 
 def _name(one: Prediction) -> str:

@@ -1,7 +1,4 @@
-"""What the processes of test_scale_train.py do in one start: `torchrun scale_ranks.py FOLDER`.
-
-They import torch once, and a second time after one of them was killed.
-"""
+"""What the processes of test_scale_train.py do: `torchrun scale_ranks.py DATA FOLDER same|killed`."""
 
 import json
 import os
@@ -96,26 +93,29 @@ def killed(folder, logdir, restarted):
     return facts(run, replica)
 
 
+def same(data):
+    """Trainings that differ in passes alone, and what is exchanged."""
+    how = [(1, "last pass"), (2, "last pass"), (2, "each pass"), (2, "never")]
+    return {
+        "one pass": trained(data),
+        "two passes": trained(data, passes=2),
+        "exchanges": [exchanges(data, passes, when) for passes, when in how],
+        "statistics": statistics(data),
+    }
+
+
 def main():
-    data, logdir = Path(sys.argv[1]), Path(sys.argv[2])
+    data, folder, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     with process_group(CPU):
-        restarted = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
-        answer = {} if restarted else {
-            "one pass": trained(data),
-            "two passes": trained(data, passes=2),
-            "exchanges": [exchanges(data, passes, how) for passes, how in
-                          [(1, "last pass"), (2, "last pass"), (2, "each pass"), (2, "never")]],
-            "statistics": statistics(data),
-        }  # fmt: skip
-        if not restarted:
-            (logdir / f"same{dist.get_rank()}.json").write_text(json.dumps(answer))
-            words = ["--data", str(data), "--logdir", str(logdir / "train"), "--device", "cpu", "--model", "w8"]
+        if what == "killed":
+            answer = killed(data, folder, os.environ["TORCHELASTIC_RESTART_COUNT"] != "0")
+        else:
+            answer = same(data)
+            words = ["--data", str(data), "--logdir", str(folder / "train"), "--device", "cpu", "--model", "w8"]
             words += ["--image-size", "32", "--batch-size", "8", "--epochs", "1", "--workers", "0"]
-            group, train.process_group = train.process_group, lambda device: nullcontext()  # this one
+            train.process_group = lambda device: nullcontext()  # this one
             train.train(train.options(words))
-            train.process_group = group
-        end = killed(data, logdir / "killed", restarted)
-        (logdir / f"end{dist.get_rank()}.json").write_text(json.dumps(end))
+        (folder / f"{what}{dist.get_rank()}.json").write_text(json.dumps(answer))
 
 
 if __name__ == "__main__":

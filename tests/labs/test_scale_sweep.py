@@ -179,12 +179,12 @@ def test_the_parameter_that_decides_is_the_important_one():
     package, random = optuna(), Random(0)
     study, of = package.create_study(direction="maximize"), package.distributions
     space = {"lr": of.FloatDistribution(1e-3, 1, log=True), "width": of.IntDistribution(8, 24, step=8)}
-    for _ in range(40):
+    for _ in range(16):
         params = {"lr": 10 ** random.uniform(-3, 0), "width": random.choice([8, 16, 24])}
         value = -abs(math.log10(params["lr"]) + 1.5)
         study.add_trial(package.create_trial(params=params, distributions=space, value=value))
     importance = sweep.summary(study, SETTINGS)["importance"]
-    assert importance["lr"] > 0.9 and sum(importance.values()) == pytest.approx(1)
+    assert importance["lr"] > 0.8 and sum(importance.values()) == pytest.approx(1)
 
 
 # What a trial trains

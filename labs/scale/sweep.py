@@ -44,7 +44,6 @@ FEW_CLASSES = 10  # with no more, top-5 accuracy says little
 WARM_UP_TRIALS, WARM_UP_EPOCHS = 5, 2  # that the pruner lets go on, whatever comes of them
 LR, DECAY, SMOOTHING = (1e-3, 1.0), (1e-6, 1e-2), (0.0, 0.2)
 BATCH_SIZES, WIDTHS = (16, 32, 64, 128), {"cpu": (8, 24), "cuda": (16, 48)}
-IMPORTANCE_TRIALS = 10  # that ran to their end: with fewer, the importance of parameters says little
 
 
 @dataclass(frozen=True)
@@ -185,12 +184,7 @@ def trained(options: StepOptions, data: Subset, settings: Settings, parameters: 
 
 
 def summary(study: Any, settings: Settings) -> dict[str, Any]:
-    """What sweep.json holds: the settings, all trials, the best one, and how much each parameter matters.
-
-    best: None where no trial ran to its end. importance: {parameter: share of the variance, all together 1}, by
-    functional ANOVA over the trials that ran to their end, None with few. It misleads with few trials: those that the
-    sampler proposes vary together, and pruned ones are missing.
-    """
+    """What sweep.json holds: the settings, all trials, and the best that ran to its end, None without one."""
     trials = [
         {
             "number": trial.number,
@@ -201,14 +195,10 @@ def summary(study: Any, settings: Settings) -> dict[str, Any]:
         }
         for trial in study.get_trials(deepcopy=False)
     ]
-    complete, importance = [trial for trial in trials if trial["state"] == "complete"], None
-    if len(complete) >= IMPORTANCE_TRIALS:
-        package = optuna().importance
-        importance = package.get_param_importances(study, evaluator=package.FanovaImportanceEvaluator(seed=0))
+    complete = [trial for trial in trials if trial["state"] == "complete"]
     best = max(complete, key=lambda trial: trial["value"], default=None)
     counts = dict(Counter(trial["state"] for trial in trials))
-    head = {"schema": 2, "settings": asdict(settings), "counts": counts, "best": best}
-    return {**head, "importance": importance, "trials": trials}
+    return {"schema": 2, "settings": asdict(settings), "counts": counts, "best": best, "trials": trials}
 
 
 def draw(study: Any, path: Path) -> None:
@@ -237,8 +227,6 @@ def show(result: Mapping[str, Any]) -> None:
             f"best: trial {best['number']}, top-1 {last['top1_accuracy']:.1%}, top-5 {last['top5_accuracy']:.1%}, "
             f"held-out loss {last['validation_loss']:.3f}: {of}"
         )
-    if result["importance"]:
-        print("importance: " + ", ".join(f"{name} {share:.0%}" for name, share in result["importance"].items()))
 
 
 def options_of(words: Sequence[str] | None) -> tuple[StepOptions, argparse.Namespace]:

@@ -225,6 +225,7 @@ def test_a_shard_that_cannot_be_written_leaves_nothing_under_its_name(data, tmp_
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 @needs_spark
 def test_spark_makes_the_same_shards_as_processes_and_says_in_a_line_why_not(data, tmp_path, run_here, monkeypatch):
     (data / "train" / "class_001" / "000001.jpg").write_bytes(b"")

@@ -249,7 +249,7 @@ ANSWERS = {
     "trained": epochs_of(5.0, 0.2, 0.4),
     "scaled": scaled_rounds()[0],
     "accumulation": accumulated()[0],
-    "swept": {**SWEEP, "importance": None},
+    "swept": SWEEP,
 }
 
 

@@ -1,14 +1,12 @@
 """labs/scale: a sweep whose processes share a study, by objectives with known answers, and a small one as a whole."""
 
 import json
-import math
 import multiprocessing
 import os
 import signal
 import sys
 from dataclasses import asdict, replace
 from importlib.util import find_spec
-from random import Random
 from types import SimpleNamespace
 
 import numpy as np
@@ -158,7 +156,7 @@ def test_bad_trials_are_pruned_counted_and_shown_with_their_curves_and_parameter
     result = sweep.summary(study, SETTINGS)
     assert (result["counts"], result["best"]["value"]) == ({"complete": 5, "pruned": 2}, 0.8)
     assert [trial["value"] for trial in result["trials"][4:]] == [0.8, None, None]
-    assert result["importance"] is None and result["settings"] == asdict(SETTINGS)
+    assert result["settings"] == asdict(SETTINGS)
     sweep.draw(study, tmp_path / "loss.png")
     assert (tmp_path / "loss.png").read_bytes()[1:4] == b"PNG"
 
@@ -172,19 +170,6 @@ def test_a_training_without_memory_is_pruned_and_a_defect_ends_the_process(study
         study.optimize(lambda trial: sweep.objective(trial, options, None, SETTINGS), n_trials=5)
     assert states(study) == ["pruned", "fail"]
     assert [trial.user_attrs.get("reason") for trial in study.trials] == ["CUDA out of memory", None]
-
-
-@pytest.mark.skipif(find_spec("sklearn") is None, reason="scikit-learn is not installed")
-def test_the_parameter_that_decides_is_the_important_one():
-    package, random = optuna(), Random(0)
-    study, of = package.create_study(direction="maximize"), package.distributions
-    space = {"lr": of.FloatDistribution(1e-3, 1, log=True), "width": of.IntDistribution(8, 24, step=8)}
-    for _ in range(16):
-        params = {"lr": 10 ** random.uniform(-3, 0), "width": random.choice([8, 16, 24])}
-        value = -abs(math.log10(params["lr"]) + 1.5)
-        study.add_trial(package.create_trial(params=params, distributions=space, value=value))
-    importance = sweep.summary(study, SETTINGS)["importance"]
-    assert importance["lr"] > 0.8 and sum(importance.values()) == pytest.approx(1)
 
 
 # What a trial trains

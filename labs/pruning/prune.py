@@ -2,7 +2,7 @@
 
     python labs/pruning/prune.py                                   digits: trains, then prunes; minutes on two cores
     python labs/pruning/prune.py --data DIR --shares 0.8 0.9 --reset 0 2       CIFAR-10, or DIR/train and DIR/val
-    python labs/pruning/prune.py --trained logs/labs/scale/train --data DIR    what labs/scale/train.py trained
+    python labs/pruning/prune.py --trained logs/labs/scale/train --data DIR    of labs/scale/train.py --keep 0,2
     python labs/pruning/prune.py --trained torchvision --data IMAGENET --image-size 224 --reset end
 
 Idea       Frankle et al. 2019, "Stabilizing the Lottery Ticket Hypothesis": the weights that are largest at the end are
@@ -290,7 +290,7 @@ def main() -> None:
     last = max(states)
     epochs = [last if at == -1 else at for at in args.reset or sorted(states)[:-1] or [last]]
     if missing := [at for at in epochs if at not in states]:
-        raise InputError(f"--reset {missing[0]}: the training kept {sorted(states)}; begin anew, in another folder")
+        raise InputError(f"--reset {missing[0]}: the training kept {sorted(states)}, as its --keep or --reset said")
 
     def network_at_end() -> nn.Module:
         return network_like(states[last]["model"], settings.model, data.channels, data.classes).to(device)

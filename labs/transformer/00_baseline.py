@@ -22,15 +22,13 @@ def main():
     device = start(args)
 
     train_set, classes = training_set(args)
-    pad_id = train_set.tokens.pad_id
+    pad_id = train_set.pad_id
     loader = DataLoader(
         train_set, batch_size=8, shuffle=True, drop_last=True, collate_fn=FixedPadding(pad_id, train_set.length),
     )
-    vocabulary = train_set.tokens.vocabulary
-    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="eager").to(device)
+    model = classifier(args.model, train_set.tokenizer, classes, attention="eager").to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
-    losses = []
 
     def train_step(labels, ids):
         labels, ids = labels.to(device), ids.to(device)
@@ -39,11 +37,9 @@ def main():
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step, count_tokens=token_count(pad_id))
-    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

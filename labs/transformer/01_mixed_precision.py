@@ -23,17 +23,15 @@ def main():
     device = start(args)
 
     train_set, classes = training_set(args)
-    pad_id = train_set.tokens.pad_id
+    pad_id = train_set.pad_id
     loader = DataLoader(
         train_set, batch_size=8, shuffle=True, drop_last=True, collate_fn=FixedPadding(pad_id, train_set.length),
     )
-    vocabulary = train_set.tokens.vocabulary
-    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="eager").to(device)
+    model = classifier(args.model, train_set.tokenizer, classes, attention="eager").to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
     amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []
 
     def train_step(labels, ids):
         labels, ids = labels.to(device), ids.to(device)
@@ -44,11 +42,9 @@ def main():
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
-        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(pad_id))
-    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

@@ -23,19 +23,17 @@ def main():
     device = start(args)
 
     train_set, classes = training_set(args)
-    pad_id = train_set.tokens.pad_id
+    pad_id = train_set.pad_id
     sampler = UniformLengthBatches(train_set.lengths, args.batch_size)
     loader = DataLoader(
         train_set, args.batch_size, sampler=sampler, drop_last=True, collate_fn=DynamicPadding(pad_id),
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
-    vocabulary = train_set.tokens.vocabulary
-    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="sdpa").to(device)
+    model = classifier(args.model, train_set.tokenizer, classes, attention="sdpa").to(device)
     criterion = nn.CrossEntropyLoss(reduction="sum")
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
     amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []
 
     def train_step(labels, ids):
         labels, ids = labels.to(device, non_blocking=True), ids.to(device, non_blocking=True)
@@ -49,11 +47,9 @@ def main():
             loss += part_loss.detach()
         scaler.step(optimizer)
         scaler.update()
-        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(pad_id))
-    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

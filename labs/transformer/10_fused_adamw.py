@@ -7,7 +7,7 @@ Caution    It is as fast as memory; with few parameters, or much work per step, 
 """
 
 from common import autocast_dtype, run_step, start, step_options
-from labs.transformer.batches import Packing, packed_micro_batches, token_count
+from labs.transformer.batches import Packing, packed_parts, token_count
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS, classifier, packed_logits
 
@@ -21,23 +21,21 @@ def main():
     device = start(args)
 
     train_set, classes = training_set(args)
-    pad_id = train_set.tokens.pad_id
+    pad_id = train_set.pad_id
     loader = DataLoader(
-        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Packing(pad_id),
+        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Packing(pad_id, rows=8),
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
-    vocabulary = train_set.tokens.vocabulary
-    model = classifier(args.model, vocabulary, pad_id, len(classes), attention="sdpa").to(device)
+    model = classifier(args.model, train_set.tokenizer, classes, attention="sdpa").to(device)
     criterion = nn.CrossEntropyLoss(reduction="sum")
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
     amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
-    losses = []
 
     def train_step(*batch):
         optimizer.zero_grad()
         loss = torch.zeros((), device=device)
-        for part in packed_micro_batches(batch, rows=8):
+        for part in packed_parts(*batch):
             labels, *packed = (tensor.to(device, non_blocking=True) for tensor in part)
             with torch.autocast(device.type, amp_dtype, enabled=amp_dtype != torch.float32):
                 logits = packed_logits(model, *packed)
@@ -46,11 +44,9 @@ def main():
             loss += part_loss.detach()
         scaler.step(optimizer)
         scaler.update()
-        losses.append(loss.item())
         return loss
 
     run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(pad_id))
-    print(f"loss: {losses[0]:.3f} in the first step, {losses[-1]:.3f} in the last")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,11 @@
-"""From texts as token ids to batches: what fills them up, which texts come together, and what is counted.
+"""From texts as token ids to batches: how they are filled up, which texts come together, and what is counted.
 
 A batch is (labels, token ids, …), since the first tensor of a batch has one row per sample: see `loaders.Batch`.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
 from labs.shared.tokens import filled
@@ -25,7 +26,7 @@ class FixedPadding:
     def __init__(self, pad_id: int, length: int) -> None:
         self.pad_id, self.length = pad_id, length
 
-    def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, ...]:
         return labels_of(items), filled([ids[: self.length] for ids, _ in items], self.length, self.pad_id)
 
 
@@ -35,7 +36,7 @@ class DynamicPadding:
     def __init__(self, pad_id: int) -> None:
         self.pad_id = pad_id
 
-    def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, ...]:
         sequences = [ids for ids, _ in items]
         return labels_of(items), filled(sequences, max(map(len, sequences)), self.pad_id)
 
@@ -44,14 +45,15 @@ class Packing:
     """Items as (labels [texts], ids [rows, tokens], positions [rows, tokens], starts [texts]): several texts in a row.
 
     Rows are as long as the batch's longest text, up to the next multiple of 8, which suits Tensor Cores; texts are
-    placed from the longest to the shortest, each into the first row with room for it. They are then in the order of the
-    rows, labels too. See `model.packed_logits`.
+    placed from the longest to the shortest, each into the first row with room for it. Labels are in the order of the
+    rows. With `rows`, the batch is in parts of about equally many rows, at most so many: ids, positions and starts of
+    the first part, then those of the next; see `packed_parts`. For `model.packed_logits`.
     """
 
-    def __init__(self, pad_id: int) -> None:
-        self.pad_id = pad_id
+    def __init__(self, pad_id: int, rows: int | None = None) -> None:
+        self.pad_id, self.rows = pad_id, rows
 
-    def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, ...]:
         length = math.ceil(max(len(ids) for ids, _ in items) / 8) * 8
         rows: list[list[Item]] = []
         room: list[int] = []
@@ -63,6 +65,12 @@ class Packing:
                 room.append(length)
             rows[row].append(item)
             room[row] -= tokens
+        parts = math.ceil(len(rows) / (self.rows or len(rows)))
+        ends = [number * len(rows) // parts for number in range(parts + 1)]
+        packed = [tensor for begin, end in pairwise(ends) for tensor in self._packed(rows[begin:end], length)]
+        return labels_of([item for row in rows for item in row]), *packed
+
+    def _packed(self, rows: Sequence[Sequence[Item]], length: int) -> tuple[torch.Tensor, ...]:
         ids = filled([[token for ids, _ in row for token in ids] for row in rows], length, self.pad_id)
         positions = filled([[at for ids, _ in row for at in range(len(ids))] for row in rows], length, 0)
         starts = [
@@ -70,7 +78,16 @@ class Packing:
             for number, row in enumerate(rows)
             for place in range(len(row))
         ]
-        return labels_of([item for row in rows for item in row]), ids, positions, torch.tensor(starts)
+        return ids, positions, torch.tensor(starts)
+
+
+def packed_parts(labels: torch.Tensor, *packed: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """The parts of a batch of `Packing`: (labels, ids, positions, starts) of each.
+
+    Parts have unequal numbers of texts, however many rows they have: weight each loss by its share of the labels.
+    """
+    starts = packed[2::3]
+    return zip(labels.split([len(part) for part in starts]), packed[::3], packed[1::3], starts, strict=True)
 
 
 def labels_of(items: Sequence[Item]) -> torch.Tensor:
@@ -108,28 +125,12 @@ class UniformLengthBatches(Sampler[int]):
         return shuffled + ([order[whole:]] if whole < len(order) else [])
 
 
-def packed_micro_batches(batch: Sequence[torch.Tensor], rows: int) -> Iterator[tuple[torch.Tensor, ...]]:
-    """A batch of `Packing` in parts of about equally many rows, at most `rows`, each a batch of `Packing` itself.
-
-    Parts have unequal numbers of texts, whatever they weigh in rows: weight each loss by its share of the labels.
-    """
-    labels, ids, positions, starts = batch
-    length = ids.shape[1]
-    parts = math.ceil(len(ids) / rows)
-    of_row = starts // length
-    first = 0
-    for part_ids, part_positions in zip(ids.tensor_split(parts), positions.tensor_split(parts), strict=True):
-        inside = (of_row >= first) & (of_row < first + len(part_ids))
-        yield labels[inside], part_ids, part_positions, starts[inside] - first * length
-        first += len(part_ids)
-
-
 def token_count(pad_id: int) -> Callable[[Sequence[Any]], torch.Tensor]:
-    """count_tokens(batch), for `run_step`: real tokens, filling left out, as a tensor of one element."""
-    return lambda batch: (batch[1] != pad_id).sum()
+    """count_tokens(batch), for `run_step`: real tokens, without padding, as a tensor of one element."""
+    return lambda batch: torch.stack([(ids != pad_id).sum() for ids in batch[1::3]]).sum()
 
 
 def padding_share(batches: Sequence[Sequence[torch.Tensor]], pad_id: int) -> float:
-    """The share (0..1) of all tokens of these batches that only fill them up."""
-    pads = sum(int((batch[1] == pad_id).sum()) for batch in batches)
-    return pads / sum(batch[1].numel() for batch in batches)
+    """The share (0..1) of padding in all tokens of these batches."""
+    every = [ids for batch in batches for ids in batch[1::3]]
+    return sum(int((ids == pad_id).sum()) for ids in every) / sum(ids.numel() for ids in every)

@@ -1,85 +1,140 @@
-"""DistilBERT with a head that classifies texts: transformers' own, in sizes that train on a CPU too, and packed."""
+"""Classifiers of texts: any of transformers', and DistilBERT in sizes that train on a CPU too, from random weights.
 
+And what a program does with them: texts packed into rows, compiling with changing sizes, and a start without
+pretraining.
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from common.options import Defaults, Workload
 from labs.shared.extras import imported
+from labs.shared.words import word_vectors
 from walkthrough.results.environment import ROOT
-from walkthrough.results.errors import InputError
+from walkthrough.results.errors import InputError, printable
 
 import torch
 from torch.nn import functional
 
+if TYPE_CHECKING:
+    from labs.transformer.data import Tokenized
+
 
 @dataclass(frozen=True)
 class Size:
-    """Of a DistilBERT: layers, width, heads of attention, width between the linear layers; tokens of a text at most."""
+    """Of a DistilBERT: layers, width, heads of attention, width between the linear layers; tokens of a text at most.
+
+    vocabulary: rows of its embedding at least, as many as the tokenizer has if that has more.
+    """
 
     layers: int
     width: int
     heads: int
     hidden: int
     max_tokens: int
+    vocabulary: int = 0
 
 
-# base: of distilbert-base-uncased, so that it takes the time that that takes, and the memory but for its vocabulary.
 SIZES = {
     "tiny": Size(layers=2, width=128, heads=4, hidden=512, max_tokens=512),
     "small": Size(layers=4, width=256, heads=4, hidden=1024, max_tokens=512),
-    "base": Size(layers=6, width=768, heads=12, hidden=3072, max_tokens=512),
+    # distilbert-base-uncased's own, so that it takes the time and the memory that that takes
+    "base": Size(layers=6, width=768, heads=12, hidden=3072, max_tokens=512, vocabulary=30_522),
 }
 DEFAULTS = Defaults(
-    cuda=Workload("base", batch_size=64),  # texts, from 03 on
+    cuda=Workload("base", batch_size=32),  # texts, from 03 on: what a T4 has memory for
     cpu=Workload("tiny", batch_size=32),
     logdir=ROOT / "logs" / "labs" / "transformer",
-    models="tiny, small, base, or a DistilBERT of the Hugging Face hub, such as distilbert-base-uncased",
-    without=("--image-size",),
+    models="tiny, small, base; a folder that save_pretrained wrote; or a model of the Hugging Face hub, such as "
+    "distilbert-base-uncased",
+    without=("--image-size", "--download"),
     texts={
         "--data": "folder of texts with labels: train.csv, .tsv or .jsonl and, if there are, validation and test; "
         "columns text and label (default: the docstrings of the installed packages, kept in data/ of this project)",
-        "--download": "fetch the 20 newsgroups into --data first, tens of MB (needs the package datasets)",
         "--seed": "of weights and shuffling (default: 0)",
     },
     cifar10=False,
 )
 INITIALIZER = 0.02  # standard deviation of base's weights; of narrower ones more, as fewer of them are summed up
 ATTENTION = ("eager", "sdpa", "flex_attention")
+DROPOUT = ("attention_dropout", "attention_probs_dropout_prob")  # of attention weights, by architecture
+DROPPED = 0.3  # share of a training text's tokens, others each time
 
 
-def max_tokens(name: str) -> int:
-    """Tokens of a text at most, for a model by its name; longer texts are cut there."""
-    return SIZES.get(name, SIZES["base"]).max_tokens
+def classifier(name: str, tokenizer: Any, classes: Sequence[str], attention: str = "eager") -> Any:
+    """A model of transformers that classifies sequences: one of `SIZES` with random weights, a folder, or of the hub.
 
-
-def classifier(name: str, vocabulary: int, pad_id: int, classes: int, attention: str = "eager") -> Any:
-    """transformers' DistilBertForSequenceClassification: one of `SIZES` with random weights, or one of the hub.
-
-    vocabulary: token ids. classes: of its head. attention: one of `ATTENTION`, transformers' names; all compute the
-    same. Attention weights are not dropped out: on a CPU no fused attention does that, and FlexAttention nowhere.
-    Random weights are those of distilbert-base-uncased, larger by the square root of how much narrower a size is, so
-    that what goes through a layer keeps its scale.
-    Raises InputError where transformers is not installed, or the hub has no such model or cannot be reached.
+    tokenizer: from `data.tokenizer_for`. classes: their names. attention: one of `ATTENTION`, transformers' names; all
+    compute the same. Attention weights are not dropped out: on a CPU no fused attention does that, and FlexAttention
+    nowhere. Random weights are those of distilbert-base-uncased, larger by the square root of how much narrower a size
+    is, so that what goes through a layer keeps its scale.
+    Raises InputError where transformers is not installed, the model cannot be loaded, or weights below its head are
+    missing, which transformers would begin with random numbers.
     """
-    imported("transformers", "transformer", "a DistilBERT")
-    from transformers import DistilBertConfig, DistilBertForSequenceClassification
+    imported("transformers", "transformer", "a transformer")
+    from transformers import AutoModelForSequenceClassification, DistilBertConfig, DistilBertForSequenceClassification
 
-    same = {"attention_dropout": 0.0, "attn_implementation": attention, "num_labels": classes}
+    labels = {"id2label": dict(enumerate(classes)), "label2id": {label: at for at, label in enumerate(classes)}}
     if name in SIZES:
         size = SIZES[name]
         config = DistilBertConfig(
-            vocab_size=vocabulary, max_position_embeddings=size.max_tokens, n_layers=size.layers, dim=size.width,
-            n_heads=size.heads, hidden_dim=size.hidden, pad_token_id=pad_id,
-            initializer_range=INITIALIZER * (SIZES["base"].width / size.width) ** 0.5, **same,
+            vocab_size=max(len(tokenizer), size.vocabulary), max_position_embeddings=size.max_tokens,
+            n_layers=size.layers, dim=size.width, n_heads=size.heads, hidden_dim=size.hidden,
+            pad_token_id=tokenizer.pad_token_id, attention_dropout=0.0, attn_implementation=attention,
+            initializer_range=INITIALIZER * (SIZES["base"].width / size.width) ** 0.5, **labels,
         )  # fmt: skip
         return DistilBertForSequenceClassification(config)
+    config = hub_config(name)
+    config.update({**labels, **{key: 0.0 for key in DROPOUT if hasattr(config, key)}})
+    quiet_transformers()
     try:
-        return DistilBertForSequenceClassification.from_pretrained(name, **same).train()
-    except Exception as error:  # no such model, no network, a model of another kind, a damaged file: no common class
+        model, report = AutoModelForSequenceClassification.from_pretrained(
+            name, config=config, attn_implementation=attention, output_loading_info=True, ignore_mismatched_sizes=True
+        )
+    except Exception as error:  # no such model, no network, an architecture without a classifier: no common class
+        raise unusable(name, "it could not be loaded as a classifier of sequences", error) from error
+    encoder = f"{model.base_model_prefix}."
+    random = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+    if missing := sorted(key for key in random if key.startswith(encoder) and ".pooler." not in key):
         raise InputError(
-            f"--model {name} could not be loaded from the Hugging Face hub ({type(error).__name__}): use "
-            f"{', '.join(SIZES)}, or a DistilBERT such as distilbert-base-uncased where there is a network"
-        ) from error
+            f"--model {name}: {len(missing)} weights of a {config.model_type} are missing, such as {missing[0]}: it "
+            "would train from random ones; are its weights of another architecture than its config.json?"
+        )
+    return model.train()
+
+
+def hub_config(name: str) -> Any:
+    """transformers' configuration of a model of the hub, or in a folder. Raises InputError."""
+    from transformers import AutoConfig
+
+    quiet_transformers()
+    try:
+        return AutoConfig.from_pretrained(name)
+    except Exception as error:  # as in `classifier`
+        raise unusable(name, "its config.json could not be loaded", error) from error
+
+
+def unusable(name: str, what: str, error: Exception) -> InputError:
+    """Says that a model's files cannot be used, and what to use."""
+    return InputError(
+        f"--model {name}: {what} from this folder or the Hugging Face hub ({printable(type(error).__name__, 40)}): use "
+        f"{', '.join(SIZES)}, a folder that save_pretrained wrote, or a model such as distilbert-base-uncased where "
+        "there is a network"
+    )
+
+
+def quiet_transformers() -> None:
+    """Only errors are printed: no report of a head that begins at random, no retries without a network, no bars."""
+    imported("huggingface_hub", "transformer", "a transformer").logging.set_verbosity_error()
+    logging = imported("transformers", "transformer", "a transformer").utils.logging
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+def padded_logits(model: Any, ids: torch.Tensor, pad_id: int) -> torch.Tensor:
+    """The logits [texts, classes] of token ids [texts, tokens] that are filled up with pad_id."""
+    return model(ids, attention_mask=ids != pad_id).logits
 
 
 def packed_logits(model: Any, ids: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
@@ -87,8 +142,12 @@ def packed_logits(model: Any, ids: torch.Tensor, positions: torch.Tensor, starts
 
     ids, positions: int64 [rows, tokens]: positions restart at 0 with every text, and are 0 where a row is filled up.
     starts: int64 [texts], each text's first token in the rows laid one after the other: what the head reads. A token
-    sees those of its own text alone: the model's own layers, with a mask that is block-diagonal.
+    sees those of its own text alone: the model's own layers, with a mask that is block-diagonal. Raises InputError for
+    another architecture than DistilBERT, whose head is applied here.
     """
+    if model.config.model_type != "distilbert":
+        raise InputError(f"packing is for DistilBERT alone; for a {model.config.model_type} sort texts by length")
+    # transformers has no public name for the attention that a model was made with.
     mask = block_diagonal(positions, model.config._attn_implementation)
     hidden = model.distilbert(ids, attention_mask=mask, position_ids=positions)[0]
     first = hidden.flatten(0, 1)[starts]
@@ -121,9 +180,35 @@ def mark_dynamic(*inputs: torch.Tensor) -> None:
     for tensor in inputs:
         for dimension in range(tensor.dim()):
             if tensor.shape[dimension] > 1:
-                torch._dynamo.mark_dynamic(tensor, dimension)
+                torch._dynamo.mark_dynamic(tensor, dimension)  # documented, but nowhere else
 
 
 def graphs_compiled() -> int:
     """Graphs that torch.compile has made in this process, recompilations included."""
-    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]  # no public count
+
+
+def begin_with_word_vectors(model: Any, train_set: "Tokenized") -> None:
+    """Give the token embedding of a model with random weights the `word_vectors` of the texts that it trains on.
+
+    DistilBERT has read books before it is fine-tuned. A model that has not knows no word, and a classifier's labels say
+    too little of most: the neighbourhoods of words in the training texts say more (no labels, no download). The vectors
+    are as large as the random ones that they replace, and are trained like all weights. Where there are no more tokens
+    than a vector has numbers, random ones stay.
+    """
+    embedding = model.get_input_embeddings()
+    sequences = [ids[1:] for ids in train_set.ids([one.text for one in train_set.examples]) if len(ids) > 2]
+    if not sequences or embedding.num_embeddings <= embedding.embedding_dim:
+        return
+    vectors = word_vectors(sequences, embedding.num_embeddings, embedding.embedding_dim).to(embedding.weight.device)
+    with torch.no_grad():
+        embedding.weight.copy_(vectors * model.config.initializer_range)
+        embedding.weight[train_set.pad_id] = 0
+
+
+def dropped(ids: torch.Tensor, tokenizer: Any, share: float = DROPPED) -> torch.Tensor:
+    """Token ids, some of them unknown, each with probability `share`: a model learns no text by heart that it never
+    sees whole. The first token of a text and padding stay."""
+    drop = torch.rand(ids.shape, device=ids.device) < share
+    drop &= (ids != tokenizer.pad_token_id) & (ids != tokenizer.cls_token_id)
+    return ids.masked_fill(drop, tokenizer.unk_token_id)

@@ -1,183 +1,183 @@
-"""Train a classifier of texts to the end: loss and held-out accuracy of each epoch, and the weights.
+"""Train a numbered program to the end: epochs, validation, checkpoints; the best epoch is saved as transformers does.
 
     python labs/transformer/train.py --epochs 8
-    python labs/transformer/train.py --epochs 3 --model distilbert-base-uncased --batch-size 256 --auto-batch
+    python labs/transformer/train.py --program 00_baseline          # as slow as a training begins
+    python labs/transformer/train.py --model distilbert-base-uncased --data FOLDER --epochs 3
 
-It writes `epochs.csv`, TensorBoard scalars, `checkpoint.pt` and, at the end, `test.json` into --logdir. The same
-command goes on after a kill, at the epoch after the last whole one. With the tricks that change no result (fused
-attention and AdamW, workers), and those that --batches, --checkpoint and --precision choose. A batch that is larger
-than memory is trained in parts with --auto-batch: see auto_batch.py.
+The batches and the train step are the program's own, so a change there is one here. It writes `epochs.csv`, TensorBoard
+scalars, `checkpoint.pt`, `test.json` and the folder `model/`, for predict.py, into --logdir. The same command goes on
+after a kill, at the epoch after the last whole one.
 """
 
 import argparse
 import sys
-from dataclasses import asdict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.device import autocast_dtype, device_name, disable_tf32
-from common.options import StepOptions, add_step_options, resolved
-from labs.shared.checkpoints import CHECKPOINT, write, write_table
-from labs.shared.extras import imported
-from labs.transformer.bag_of_words import bags_of_words
-from labs.transformer.model import DEFAULTS, max_tokens
-from labs.transformer.texts import PARTS, texts
-from labs.transformer.training import BATCHES, DTYPES, STATEFUL, Epoch, Settings, Training, learning_rate
-from walkthrough.results.errors import InputError, OneLineParser, printable, whole_number
-from walkthrough.results.result import check_writable, write_json
+from common.device import device_name, keep_freed_memory
+from common.options import StepOptions, add_step_options, named, resolved
+from common.program import captured, words_of
+from labs.shared.training import Training, rising_then_falling
+from labs.transformer.batches import DynamicPadding, token_count
+from labs.transformer.data import PARTS, Texts, Tokenized, texts
+from labs.transformer.model import (
+    DEFAULTS,
+    SIZES,
+    begin_with_word_vectors,
+    dropped,
+    hub_config,
+    padded_logits,
+    quiet_transformers,
+)
+from walkthrough.results.errors import InputError, OneLineParser, is_out_of_memory, whole_number
+from walkthrough.results.result import write_json
 
 import torch
+from torch import nn
+from torch.utils.data import DataLoader
 
-TEST = "test.json"
-ANOTHER = "move it away to begin anew, or use another --logdir"
-PRECISION = {dtype: name for name, dtype in DTYPES.items()}
-EPOCHS = 8
-
-
-def too_long(training: Training) -> dict[str, int]:
-    """{part: how many of its texts have more tokens than the model takes}."""
-    length = max_tokens(training.settings.model)
-    whole = {part: training.tokens([one.text for one in getattr(training.of, part)], sys.maxsize) for part in PARTS}
-    return {part: sum(len(ids) > length for ids in sequences) for part, sequences in whole.items()}
+PROGRAMS = {path.stem: path for path in sorted(Path(__file__).parent.glob("[0-9][0-9]_*.py"))}
+LAST, OF_ANY_MODEL = "10_fused_adamw", "08_uniform_length"  # compiling costs more than it saves in a short training
+WARMUP = 0.1  # share of all steps in which the learning rate rises; then it falls to 0
+LR_TIMES_WIDTH, HUB_LR = 0.128, 5e-5
+OF_TEST = 128  # texts per batch where nothing is kept for backward
 
 
-def say_too_long(training: Training, refuse: bool) -> None:
-    """Say how many texts are cut, in a line, if any are. Raises InputError where they are to be refused."""
-    counts, length = too_long(training), max_tokens(training.settings.model)
-    parts = ", ".join(f"{count} of {len(training.sets[part])} in {part}" for part, count in counts.items() if count)
-    if parts and refuse:
-        raise InputError(
-            f"texts of more than {length} tokens, the most that {training.settings.model} takes: {parts}; leave "
-            "--refuse-long out to have them cut"
-        )
-    if parts:
-        print(f"cut at {length} tokens, the most that {training.settings.model} takes: {parts}")
+@dataclass(frozen=True)
+class Settings:
+    """What determines a training; a checkpoint goes on with the same only. epochs: the learning rate ends at 0.
 
-
-def saved(path: Path, settings: Settings) -> dict[str, Any] | None:
-    """The state that an earlier run left in the file `path`; None where there is none.
-
-    Raises InputError, and leaves the file as it is, where it is damaged or of a training with other settings.
+    data: the texts, by `Texts.key`. precision: by name, as "auto" differs from machine to machine.
     """
-    if not path.exists():
-        return None
-    try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
-        theirs = Settings(**state["settings"])
-        if missing := {*STATEFUL, "epochs", "rows"} - set(state):
-            raise KeyError(*sorted(missing))
-    except Exception as error:  # of a file that is cut off or another's: zip, pickle, keys, anything
-        raise damaged(path, error) from error
-    for name, value in asdict(settings).items():
-        if (their := getattr(theirs, name)) != value:
-            raise InputError(f"{path} is of a training with {name.replace('_', ' ')} {their}, not {value}: {ANOTHER}")
-    return state
+
+    program: str
+    model: str
+    data: str
+    batch_size: int
+    epochs: int
+    lr: float
+    precision: str
+    seed: int
 
 
-def damaged(path: Path, error: Exception) -> InputError:
-    """Says that a checkpoint cannot be used, and what to do."""
-    return InputError(f"{path} is damaged or no checkpoint of this program ({printable(error, 80)}): {ANOTHER}")
+def train(
+    options: StepOptions, of: Texts, program: str, epochs: int, lr: float | None = None, folder: Path | None = None
+) -> dict[str, Any]:
+    """Train a program on its texts, and test the weights of the best epoch.
+
+    Returns {"accuracy": share of the test texts, "loss", "epoch": the best, "seconds": of training, without validation
+    and test}. of: what the program's options read. lr: AdamW's highest; None: by the model. folder: of what is written;
+    None: nothing is. A model with random weights begins with word vectors and trains on texts with dropped tokens, see
+    `model`. Raises InputError.
+    """
+    words = words_of(options, options.workers) + (["--quick"] if options.quick else [])
+    own = captured(PROGRAMS[program], words)
+    model, optimizer, train_set = own.variables["model"], own.variables["optimizer"], own.loader.dataset
+    device, tokenizer, from_scratch = torch.device(options.device), train_set.tokenizer, options.model in SIZES
+    rate = lr or (LR_TIMES_WIDTH / SIZES[options.model].width if from_scratch else HUB_LR)  # less for wider models
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+    if from_scratch:
+        begin_with_word_vectors(model, train_set)
+    schedule = rising_then_falling(optimizer, epochs * len(own.loader), WARMUP)
+    parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
+    parts |= {"scaler": scaler} if (scaler := own.variables.get("scaler")) else {}
+    size = own.loader.batch_size
+    settings = Settings(program, options.model, of.key, size, epochs, rate, own.dtype, options.seed)
+    sets = {part: Tokenized(getattr(of, part), tokenizer, train_set.length) for part in PARTS}
+    run = Training(folder, settings, parts, best="validation_accuracy", device=device)
+    count = token_count(tokenizer.pad_token_id)
+    if device.type == "cpu":
+        keep_freed_memory()  # as where the programs are timed
+    for _ in run.epochs(epochs):
+        model.train()
+        losses, real, every = [], [], 0
+        for batch in own.loader:
+            real.append(count(batch))
+            every += sum(ids.numel() for ids in batch[1::3])
+            if from_scratch:
+                batch = [dropped(part, tokenizer) if at % 3 == 1 else part for at, part in enumerate(batch)]
+            losses.append(own.train_step(*batch).detach())
+            schedule.step()
+        seconds, tokens = run.seconds(), int(sum(real))
+        loss, accuracy = evaluated(model, sets["validation"], device, own.precision)
+        run.done(
+            loss=torch.stack(losses).mean().item(), validation_loss=loss, validation_accuracy=accuracy,
+            seconds=seconds, tokens_per_second=tokens / seconds, padding=1 - tokens / every,
+        )  # fmt: skip
+    best = run.load_best()
+    loss, accuracy = evaluated(model, sets["test"], device, own.precision)
+    if folder:
+        quiet_transformers()
+        model.save_pretrained(folder / "model")
+        tokenizer.save_pretrained(folder / "model")
+    seconds = sum(row["seconds"] for row in run.rows)
+    return {"accuracy": accuracy, "loss": loss, "epoch": int(best["epoch"]), "seconds": seconds}
 
 
-def resume(training: Training, path: Path) -> None:
-    """Go on from what an earlier run left in the file `path`, if there is one. Raises InputError."""
-    state = saved(path, training.settings)
-    if state is None:
-        return
-    try:
-        training.load(state)
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:  # what torch's loading raises
-        raise damaged(path, error) from error
-    if training.epochs:
-        write_table(path.parent, training.epochs)  # as a kill may have left it a row short
-    print(f"goes on after epoch {len(training.epochs)}")
+@torch.no_grad()
+def evaluated(model: Any, of: Tokenized, device: torch.device, precision: torch.dtype | None) -> tuple[float, float]:
+    """(Mean loss, share that is classified right) of some texts, sorted by length."""
+    model.eval()
+    by_length = sorted(range(len(of)), key=lambda number: of.lengths[number])
+    losses, right, half = 0.0, 0, precision not in (None, torch.float32)
+    for labels, ids in DataLoader(of, OF_TEST, sampler=by_length, collate_fn=DynamicPadding(of.pad_id)):
+        with torch.autocast(device.type, precision, enabled=half):
+            logits = padded_logits(model, ids.to(device), of.pad_id).float()
+        labels = labels.to(device)
+        losses += nn.functional.cross_entropy(logits, labels, reduction="sum").item()
+        right += int((logits.argmax(1) == labels).sum())
+    return losses / len(of), right / len(of)
 
 
-def options(words: list[str] | None = None) -> tuple[StepOptions, argparse.Namespace]:
+def arguments(words: list[str] | None = None) -> tuple[StepOptions, argparse.Namespace]:
     """The command line: (what every program takes, all of it), with this lab's defaults by the device."""
     parser = OneLineParser(description=__doc__)
     add_step_options(
         parser,
         logdir=DEFAULTS.logdir / "train",
         batch_size=None,
-        without=(*DEFAULTS.without, "--quick", "--stacks"),
-        texts={"--logdir": f"folder of this training (default: {DEFAULTS.logdir / 'train'})"},
+        without=(*DEFAULTS.without, "--stacks"),
+        texts={
+            "--logdir": f"folder of this training (default: {DEFAULTS.logdir / 'train'})",
+            "--quick": "fewer texts, and shorter ones",
+        },
         defaults=DEFAULTS,
     )
-    parser.add_argument(
-        "--epochs",
-        type=whole_number(1, 10**6),
-        default=EPOCHS,
-        metavar="N",
-        help="in all, as the learning rate ends at 0 (default: %(default)s)",
-    )
+    every = f"{', '.join(PROGRAMS)} (default: {LAST}; {OF_ANY_MODEL} of another model than DistilBERT)"
+    parser.add_argument("--program", choices=PROGRAMS, metavar="NAME", help=every)
+    parser.add_argument("--epochs", type=whole_number(1, 10**6), default=3, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--lr", type=float, help="AdamW's highest (default: by the model)")
-    parser.add_argument(
-        "--batches", choices=BATCHES, default="uniform", help="how texts are filled up (default: uniform)"
-    )
-    parser.add_argument("--checkpoint", action="store_true", help="compute layers again in the backward pass")
-    parser.add_argument("--auto-batch", action="store_true", help="train a batch larger than memory in parts")
-    parser.add_argument(
-        "--refuse-long", action="store_true", help="end where texts are too long, instead of cutting them"
-    )
+    words = sys.argv[1:] if words is None else words
     args = parser.parse_args(words)
     if args.lr is not None and not args.lr > 0:
         raise InputError(f"--lr {args.lr} is not a number above 0")
-    return resolved(args, defaults=DEFAULTS), args
+    return resolved(args, named(words), defaults=DEFAULTS), args
 
 
-def test(training: Training) -> dict[str, float]:
-    """Accuracies (0..1) on the test texts, of which no file is in training: the model's, and of what is simpler."""
-    return {"transformer": training.evaluated("test")[1], **bags_of_words(training.of)}
+def program_for(model: str) -> str:
+    """The fastest program for a model: packing is for DistilBERT. Raises InputError."""
+    return LAST if model in SIZES or hub_config(model).model_type == "distilbert" else OF_ANY_MODEL
 
 
 def main() -> None:
-    from torch.utils.tensorboard import SummaryWriter  # a second to import, which the study does not need
-
-    steps, args = options()
-    device = torch.device(steps.device)
-    disable_tf32()
-    check_writable(steps.logdir)
-    imported("sklearn", "transformer", "the bag of words that the model is compared with")
-    of = texts(steps)
-    settings = Settings(
-        model=steps.model, data=of.key, batch_size=steps.batch_size, epochs=args.epochs,
-        lr=args.lr or learning_rate(steps.model), precision=PRECISION[autocast_dtype(device, steps.precision)],
-        batches=args.batches, checkpoint=args.checkpoint, seed=steps.seed,
-    )  # fmt: skip
-    training = Training(settings, of, device, steps.workers, args.auto_batch)
-    texts_of = ", ".join(f"{len(training.sets[part])} for {part}" for part in PARTS)
-    print(
-        f"train: {steps.model} on {of.source}, texts: {texts_of}; {len(of.classes)} classes, batch {steps.batch_size}, "
-        f"{args.batches} padding, on {device_name(steps.device)}",
-        flush=True,
-    )
-    say_too_long(training, args.refuse_long)
-    resume(training, steps.logdir / CHECKPOINT)
-    with SummaryWriter(str(steps.logdir), purge_step=len(training.epochs) + 1) as events:
-        while len(training.epochs) < settings.epochs:
-            epoch = training.epoch()
-            write(steps.logdir, training.state(), training.epochs)
-            show(epoch, events)
-        accuracies = test(training)
-        for name, accuracy in accuracies.items():
-            events.add_scalar(f"test_accuracy/{name}", accuracy, settings.epochs)
-    write_json(steps.logdir / TEST, {"texts": len(training.sets["test"]), "accuracy": accuracies})
-    print(f"test, {len(training.sets['test'])} texts: " + ", ".join(f"{k} {v:.1%}" for k, v in accuracies.items()))
-    print(f"written to {steps.logdir}; look at it with: tensorboard --logdir {steps.logdir}")
-
-
-def show(epoch: Epoch, events: Any) -> None:
-    """Print an epoch in a line, and write its numbers as TensorBoard's scalars."""
-    for tag, value in asdict(epoch).items():
-        if tag != "epoch":
-            events.add_scalar(tag, value, epoch.epoch)
-    print(
-        f"epoch {epoch.epoch}: loss {epoch.loss:.4f}, validation {epoch.validation_loss:.4f}, "
-        f"{epoch.validation_accuracy:.1%} right, {epoch.tokens_per_second:.0f} tokens/s, padding {epoch.padding:.0%}, "
-        f"{epoch.seconds:.1f} s",
-        flush=True,
-    )
+    options, args = arguments()
+    of, program, folder = texts(options), args.program or program_for(options.model), options.logdir
+    sizes = ", ".join(f"{len(getattr(of, part))} for {part}" for part in PARTS)
+    print(f"train: {options.model} as {program} on {of.source}, texts: {sizes}; {len(of.classes)} classes", flush=True)
+    try:
+        tested = train(options, of, program, args.epochs, args.lr, folder)
+    except Exception as error:  # out of memory has many types
+        if not is_out_of_memory(error):
+            raise
+        raise InputError(
+            f"out of memory on {device_name(options.device)}: try --batch-size {max(1, options.batch_size // 2)}, or "
+            "--program 05_gradient_checkpointing"
+        ) from error
+    write_json(folder / "test.json", {"texts": len(of.test), **tested})
+    print(f"test, {len(of.test)} texts: accuracy {tested['accuracy']:.1%}, with the weights of epoch {tested['epoch']}")
+    print(f"trained for {tested['seconds'] / 60:.1f} minutes; model in {folder / 'model'}, for predict.py")
 
 
 if __name__ == "__main__":

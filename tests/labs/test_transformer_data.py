@@ -1,38 +1,35 @@
 """labs/transformer: its texts and their split, files of the user's own, tokens, batches and their order."""
 
 import json
-import logging
 import random
-import sys
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT
 from torch.utils.data import DataLoader
 
 from common.options import StepOptions
-from labs.transformer import texts as of_texts
+from labs.transformer import data as of_texts
 from labs.transformer.batches import (
     DynamicPadding,
     FixedPadding,
     Packing,
     UniformLengthBatches,
+    packed_parts,
     padding_share,
     token_count,
 )
-from labs.transformer.data import Tokenized, tokens_for
-from labs.transformer.from_scratch import begin_with_word_vectors, dropped
-from labs.transformer.texts import Example, fewer, from_docstrings, part_of, texts
+from labs.transformer.data import Example, Tokenized, fewer, from_docstrings, part_of, texts, tokenizer_for
+from labs.transformer.model import begin_with_word_vectors, dropped
 from walkthrough.results.errors import InputError
 
 WORDS = "array tensor graph file socket parser index buffer matrix stream schema cursor window kernel token record"
 
 
-def options(data, download=False):
+def options(data):
     return StepOptions(
-        logdir=data, device="cpu", data=data, download=download, model="tiny", image_size=0,
+        logdir=data, device="cpu", data=data, download=False, model="tiny", image_size=0,
         batch_size=8, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
     )  # fmt: skip
 
@@ -137,8 +134,8 @@ def write(path, rows, columns=("text", "label")):
         ("train.csv", b"text,label\n\xff\xfe,x\n", "not UTF-8"),
         ("train.tsv", b"text,label\na,x\n", "has no column label and text"),
         ("train.jsonl", b"", "train.jsonl is empty"),
-        ("train.jsonl", b'{"text": "a", "label": "x"}\n{"text": ', "row 2 is not JSON"),
-        ("train.jsonl", b"[1]\n", "row 1 is not an object"),
+        ("train.jsonl", b'{"text": "a", "label": "x"}\n{"text": ', "row 2: no text"),
+        ("train.jsonl", b"[1]\n", "row 1: no text"),
         ("train.jsonl", b'{"text": "a"}\n', "row 1: no label"),
     ],
 )  # fmt: skip
@@ -170,11 +167,6 @@ def test_a_folder_without_texts_for_training_is_refused_instead_of_reading_docst
     assert [path.name for path in tmp_path.iterdir()] == ["training.csv"]
 
 
-def datasets_of(monkeypatch, load_dataset):
-    module = SimpleNamespace(load_dataset=load_dataset, __spec__=object())
-    monkeypatch.setitem(sys.modules, "datasets", module)
-
-
 def test_too_few_texts_to_set_some_apart_is_one_line_that_names_what_is_missing(tmp_path):
     (tmp_path / "train.csv").write_text("text,label\na,x\na,y\n")  # equal texts are in one part
     with pytest.raises(InputError, match=r"no text is left for .*: bring more texts, or "):
@@ -191,55 +183,18 @@ def test_a_smoke_run_has_fewer_texts_of_every_class(tmp_path):
     assert fewer(whole, 10) == smaller and fewer(whole, 1000) == whole
 
 
-def test_newsgroups_are_downloaded_whole_or_not_at_all(tmp_path, monkeypatch):
-    rows = [{"text": f"about {number}\n\n", "label_text": ("space", "autos")[number % 2]} for number in range(100)]
-    datasets_of(
-        monkeypatch, lambda name, cache_dir: {"train": [*rows, {"text": " ", "label_text": "x"}], "test": rows[:4]}
-    )
-    split = texts(options(tmp_path / "data", download=True))
-    assert split.classes == ("autos", "space") and len(split.test) == 4
-    datasets_of(monkeypatch, None)
-    assert texts(options(tmp_path / "data", download=True)) == split  # it is there already
-
-    def no_network(name, cache_dir):
-        raise ConnectionError("no network\nat all")
-
-    datasets_of(monkeypatch, no_network)
-    with pytest.raises(InputError, match=r"could not be downloaded \(ConnectionError\)") as error:
-        texts(options(tmp_path / "other", download=True))
-    assert "\n" not in str(error.value) and not list((tmp_path).glob("other/*"))
-
-
 # Tokens
 
 
 def test_a_text_that_is_too_long_is_cut_and_begins_with_the_token_that_the_head_reads():
-    tokens = tokens_for("tiny", [Example(WORDS, 0)] * 3)
+    tokens = tokenizer_for("tiny", (Example(WORDS, 0),) * 3)
     data = Tokenized([Example(WORDS * 20, 1), Example("array", 0)], tokens, length=32)
     ids, label = data[0]
     assert (len(ids), label) == (32, 1)
-    first = tokens.tokenizer.token_to_id("[CLS]")
+    first = tokens.cls_token_id
     assert ids[0] == first and data[1][0][0] == first and first not in ids[1:]
     assert data.lengths == [32, len(data[1][0])]
-    assert tokens.pad_id not in ids and tokens.pad_id == tokens.tokenizer.token_to_id("[PAD]")
-
-
-def test_a_tokenizer_that_the_hub_does_not_give_is_refused_without_a_word_of_retries(monkeypatch):
-    import tokenizers
-    from huggingface_hub.utils.logging import get_logger
-
-    told, logger = [], get_logger("huggingface_hub.utils._http")
-
-    def from_pretrained(name):
-        told.append(logger.isEnabledFor(logging.WARNING))
-        raise Exception(f"{name}\nnot found")  # as tokenizers does
-
-    fake = SimpleNamespace(from_pretrained=from_pretrained)
-    monkeypatch.setattr(tokenizers, "Tokenizer", fake)
-    with pytest.raises(InputError, match="its tokenizer could not be loaded") as error:
-        tokens_for("no-such/model", [])
-    assert "\n" not in str(error.value)
-    assert told == [False] and logger.isEnabledFor(logging.WARNING)
+    assert tokens.pad_token_id not in ids and data.pad_id == tokens.pad_token_id == 0
 
 
 # Batches
@@ -283,6 +238,19 @@ def test_packing_keeps_every_text_whole_with_its_label(items, count):
     assert (ids != 0).sum() == sum(len(sequence) for sequence, _ in items[:count])
 
 
+def test_packed_parts_hold_unequal_numbers_of_texts_and_lose_none(items):
+    whole, batch = Packing(0)(items[:60]), Packing(0, rows=2)(items[:60])
+    parts = list(packed_parts(*batch))
+    assert len(parts) == -(-len(whole[1]) // 2) > 2
+    assert torch.equal(torch.cat([part[0] for part in parts]), whole[0])
+    assert torch.equal(torch.cat([part[1] for part in parts]), whole[1])
+    assert len({len(part[0]) for part in parts}) > 1
+    assert max(len(part[1]) for part in parts) <= 2
+    for labels, ids, positions, starts in parts:
+        assert len(labels) == len(starts)
+        assert positions.flatten()[starts].eq(0).all() and ids.flatten()[starts].eq(1).all()  # 1: the first token
+
+
 def test_packing_leaves_less_to_fill_up_than_padding(items):
     def share(collate):
         return padding_share([collate(items[at : at + 40]) for at in range(0, 200, 40)], 0)
@@ -292,10 +260,10 @@ def test_packing_leaves_less_to_fill_up_than_padding(items):
 
 def test_real_tokens_are_counted_and_what_fills_up_is_not(items):
     real = sum(len(sequence) for sequence, _ in items[:9])
-    for collate in (FixedPadding(0, 128), DynamicPadding(0), Packing(0)):
+    for collate in (FixedPadding(0, 128), DynamicPadding(0), Packing(0), Packing(0, rows=1)):
         batch = collate(items[:9])
         assert int(token_count(0)(batch)) == real
-        assert padding_share([batch], 0) == pytest.approx(1 - real / batch[1].numel())
+        assert padding_share([batch], 0) == pytest.approx(1 - real / sum(ids.numel() for ids in batch[1::3]))
         assert len(batch[0]) == 9  # `run_step` counts samples by it
 
 
@@ -329,23 +297,18 @@ def test_fewer_texts_than_a_batch_are_one_batch_that_is_not_full():
     assert sorted(UniformLengthBatches([5, 2, 9], 8)) == [0, 1, 2]
 
 
-def test_the_labs_requirements_have_their_reasons():
-    lines = (ROOT / "labs" / "transformer" / "requirements.txt").read_text().splitlines()
-    assert all("#" in line for line in lines if line)
-
-
 # From random weights
 
 
 def test_dropped_tokens_are_unknown_and_a_texts_first_and_what_fills_up_stay():
-    tokens = tokens_for("tiny", [Example(WORDS, 0)] * 3)
+    tokens = tokenizer_for("tiny", (Example(WORDS, 0),) * 3)
     data = Tokenized([Example(WORDS, 0), Example("array graph", 1)], tokens, length=32)
     _, ids = DynamicPadding(0)([data[number] for number in (0, 1)] * 200)
     torch.manual_seed(0)
-    after = dropped(ids, data, share=0.25)
+    after = dropped(ids, tokens, share=0.25)
     changed = after != ids
     assert not changed[:, 0].any() and not changed[ids == 0].any()
-    assert set(after[changed].tolist()) == {data.tokens.tokenizer.token_to_id("[UNK]")}
+    assert set(after[changed].tolist()) == {tokens.unk_token_id}
     candidates = (ids[:, 1:] != 0).sum().item()
     assert changed.sum().item() / candidates == pytest.approx(0.25, abs=0.03)
 
@@ -355,15 +318,15 @@ def test_word_vectors_of_the_training_texts_replace_random_ones_of_their_size():
     draw = random.Random(0)
     subjects = ("array tensor matrix buffer".split(), "socket parser schema cursor".split())
     examples = [Example(" ".join(draw.choices(subjects[number % 2], k=12)), number % 2) for number in range(200)]
-    data = Tokenized(examples, tokens_for("tiny", examples), length=32)
-    embedding = torch.nn.Embedding(data.tokens.vocabulary, 16, padding_idx=0)
+    data = Tokenized(examples, tokenizer_for("tiny", tuple(examples)), length=32)
+    embedding = torch.nn.Embedding(len(data.tokenizer), 16, padding_idx=0)
     config = SimpleNamespace(initializer_range=0.05)
-    model = SimpleNamespace(
-        distilbert=SimpleNamespace(embeddings=SimpleNamespace(word_embeddings=embedding)), config=config
-    )
+    model = SimpleNamespace(get_input_embeddings=lambda: embedding, config=config)
     begin_with_word_vectors(model, data)
     weight = embedding.weight.detach()
-    array, tensor, socket = (weight[data.tokens.tokenizer.token_to_id(word)] for word in ("array", "tensor", "socket"))
+    array, tensor, socket = (
+        weight[data.tokenizer.convert_tokens_to_ids(word)] for word in ("array", "tensor", "socket")
+    )
     near, far = (torch.cosine_similarity(array, other, dim=0) for other in (tensor, socket))
     assert near > far + 0.3
     assert array.pow(2).mean().sqrt().item() == pytest.approx(0.05, rel=1e-3)

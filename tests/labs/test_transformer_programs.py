@@ -1,36 +1,37 @@
-"""labs/transformer: its programs as lessons, and that none of them changes what is learned."""
+"""labs/transformer: its programs as lessons, that none of them changes what is learned, and the models they train."""
 
 import ast
 import difflib
 import itertools
 import random
+import shutil
 import sys
 import warnings
-from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
-from support import ROOT, assert_refused
+from support import assert_refused
 from torch import nn
 from torch.nn.attention import flex_attention
 
 from common.device import without_gpu
-from common.options import StepOptions
-from common.program import captured, words_of
+from common.program import captured
+from walkthrough.memory import predict
+from walkthrough.memory.fit import CONTEXT_BYTES, GPUS
 from walkthrough.results.errors import InputError
 
 pytest.importorskip("transformers", reason="labs/transformer/requirements.txt is not installed")
 
-from labs.transformer import data, model
-from labs.transformer.batches import FixedPadding, Packing, packed_micro_batches
-from labs.transformer.model import SIZES, Size, block_diagonal, classifier, graphs_compiled, max_tokens, packed_logits
-from labs.transformer.texts import Example, Texts
-from labs.transformer.tricks import NEEDS, TRICKS, alone, assemble, cumulative
+import transformers
 
-FILES = sorted((ROOT / "labs" / "transformer").glob("[0-9][0-9]_*.py"))
-NAMES = [path.stem for path in FILES]
-OF_PROGRAM = {path.stem: None if path.stem == "00_baseline" else path.stem[3:] for path in FILES}
+from labs.transformer import data, model
+from labs.transformer.batches import Packing
+from labs.transformer.data import Example, Texts, tokenizer_for
+from labs.transformer.model import DEFAULTS, SIZES, Size, block_diagonal, classifier, graphs_compiled, packed_logits
+from labs.transformer.train import PROGRAMS, program_for
+
+FILES, NAMES = list(PROGRAMS.values()), list(PROGRAMS)
 CLASSES = ("alpha", "beta", "gamma")
 BATCH = 20  # texts: parts of 8, 8 and 4
 TOLERANCE = 1e-5  # absolute, of losses and gradients near 1: other kernels and sums in another order round otherwise
@@ -51,14 +52,12 @@ def texts():
 
 
 @pytest.fixture
-def options(tmp_path, texts, monkeypatch):
-    """Of a tiny model on the made-up texts, which stand in place of the installed packages'."""
+def program(texts, monkeypatch):
+    """program(name, *words): a numbered program, captured, on the made-up texts, with a tiny model on a CPU."""
     monkeypatch.setitem(SIZES, "tiny", Size(layers=1, width=32, heads=2, hidden=64, max_tokens=48))
     monkeypatch.setattr(data, "texts", lambda _: texts)
-    return StepOptions(
-        logdir=tmp_path, device="cpu", data=tmp_path, download=False, model="tiny", image_size=0,
-        batch_size=BATCH, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
-    )  # fmt: skip
+    words = ("--device", "cpu", "--batch-size", str(BATCH), "--workers", "0", "--precision", "fp32")
+    return lambda name, *more: captured(PROGRAMS[name], [*words, *more])
 
 
 @pytest.fixture(autouse=True)
@@ -92,24 +91,6 @@ def test_consecutive_programs_differ_in_at_most_15_lines(before, after):
     assert 0 < max(sum(line.startswith(sign) for line in difference) for sign in ("+ ", "- ")) <= 15
 
 
-def test_there_is_a_program_for_each_trick_in_their_order():
-    assert [name[3:] for name in NAMES[1:]] == list(TRICKS)
-
-
-def test_packing_takes_the_place_of_padding_and_a_fused_kernel_that_of_checkpointing():
-    assert "gradient_checkpointing" in cumulative("gradient_checkpointing") - cumulative("sdpa")
-    assert cumulative("uniform_length") - cumulative("packing") == {"dynamic_padding", "uniform_length"}
-    assert cumulative(None) == frozenset()
-    assert alone("uniform_length") == ({"dynamic_padding", "uniform_length"}, {"dynamic_padding"})
-    assert alone("sdpa") == ({"sdpa"}, frozenset())
-    assert set(NEEDS) < set(TRICKS)
-
-
-def losses_of(training, steps=3):
-    batches = iter(training.loader)
-    return [training.train_step(*next(batches)).item() for _ in range(steps)]
-
-
 @pytest.fixture
 def compiled_without_code(monkeypatch):
     """torch.compile with its tracing, but without generating code, which takes a minute."""
@@ -120,19 +101,6 @@ def compiled_without_code(monkeypatch):
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_what_the_study_measures_is_what_the_program_does(path, options, compiled_without_code):
-    program = captured(path, words_of(options))
-    losses = losses_of(program)
-    training = assemble(options, cumulative(OF_PROGRAM[path.stem]))
-    assert losses_of(training) == losses  # dropout included: the same numbers are drawn in the same order
-    assert training.precision == program.precision
-    assert training.loader.batch_size == program.loader.batch_size
-    assert training.loader.pin_memory == program.loader.pin_memory
-    batch = next(iter(program.loader))
-    assert training.count_tokens(batch) == program.count_tokens(batch)
-
-
 def without_dropout(of):
     for module in of.modules():
         if isinstance(module, nn.Dropout):
@@ -140,46 +108,33 @@ def without_dropout(of):
     return of
 
 
-def loss_and_gradients(options, on, items):
-    """Of one step on these items, without dropout, with the tricks `on`: (loss, {weight: gradient})."""
-    training = assemble(options, on)
-    without_dropout(training.variables["model"])
-    loss = training.train_step(*training.loader.collate_fn(items)).item()
-    return loss, {name: weight.grad.clone() for name, weight in training.variables["model"].named_parameters()}
+def loss_and_gradients(of):
+    """Of one step of a program on the first texts, without dropout: (loss, {weight: gradient})."""
+    net = without_dropout(of.variables["model"])
+    loss = of.train_step(*of.loader.collate_fn([of.loader.dataset[number] for number in range(BATCH)])).item()
+    return loss, {name: weight.grad.clone() for name, weight in net.named_parameters()}
 
 
-@pytest.fixture
-def items(options):
-    train_set, _ = data.training_set(options)
-    return [train_set[number] for number in range(BATCH)]
+@pytest.mark.parametrize("name", NAMES[1:-1])
+def test_no_program_changes_the_loss_or_the_gradients_of_a_batch(name, program):
+    """Whole batches, fixed padding and eager attention, and parts, SDPA, other padding, packing, fused."""
+    assert_learns_as_the_baseline(program("00_baseline"), program(name))
 
 
-@pytest.mark.parametrize("trick", [*TRICKS[:-1], "all"])
-def test_no_trick_changes_the_loss_or_the_gradients_of_a_batch(trick, options, items):
-    """Fixed padding, whole batches and eager attention against dynamic padding, parts, SDPA, packing and the others."""
-    on = cumulative("fused_adamw") if trick == "all" else alone(trick)[0]
-    loss, gradients = loss_and_gradients(options, (), items)
-    own_loss, own_gradients = loss_and_gradients(options, on, items)
+def assert_learns_as_the_baseline(baseline, of):
+    loss, gradients = loss_and_gradients(baseline)
+    own_loss, own_gradients = loss_and_gradients(of)
     assert own_loss == pytest.approx(loss, abs=TOLERANCE)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(own_gradients[name], gradient, rtol=0, atol=TOLERANCE)
+    for weight, gradient in gradients.items():
+        torch.testing.assert_close(own_gradients[weight], gradient, rtol=0, atol=TOLERANCE)
     assert max(gradient.abs().max() for gradient in gradients.values()) > 100 * TOLERANCE
 
 
-def test_a_compiled_program_has_the_loss_and_the_gradients_of_the_baseline(options, items, compiled_without_code):
-    loss, gradients = loss_and_gradients(options, (), items)
-    own_loss, own_gradients = loss_and_gradients(options, cumulative("compile"), items)
-    assert graphs_compiled() == 1
-    assert own_loss == pytest.approx(loss, abs=TOLERANCE)
-    for name, gradient in gradients.items():
-        torch.testing.assert_close(own_gradients[name], gradient, rtol=0, atol=TOLERANCE)
-
-
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_in_16_bits_the_loss_is_that_of_float32_but_for_rounding(precision, options, items):
+def test_in_16_bits_the_loss_is_that_of_float32_but_for_rounding(precision, program):
     """fp16 is what a T4 computes in, with a GradScaler."""
-    loss, gradients = loss_and_gradients(options, (), items)
-    own_loss, own_gradients = loss_and_gradients(replace(options, precision=precision), {"mixed_precision"}, items)
+    loss, gradients = loss_and_gradients(program("00_baseline"))
+    own_loss, own_gradients = loss_and_gradients(program("01_mixed_precision", "--precision", precision))
     assert own_loss == pytest.approx(loss, rel=2**-6)  # bf16 has 8 bits, fp16 11: a loss differs by a few roundings
     assert own_loss != loss
     name = "classifier.bias"
@@ -187,81 +142,62 @@ def test_in_16_bits_the_loss_is_that_of_float32_but_for_rounding(precision, opti
     torch.testing.assert_close(own_gradients[name] / scale, gradients[name], rtol=0.05, atol=0.02)
 
 
-def test_the_trap_the_mean_of_the_parts_means_counts_a_smaller_last_part_too_much(options, items):
+def test_the_trap_the_mean_of_the_parts_means_counts_a_smaller_last_part_too_much():
     """Parts of 8, 8 and 4 of 20 texts: the last would count as much as the others."""
-    of = without_dropout(assemble(options, ()).variables["model"])
-    of.classifier.bias.data = torch.tensor([2.0, 0.0, 0.0])  # so that losses differ by class
-    labels, ids = FixedPadding(0, 48)(sorted(items, key=lambda item: item[1]))
-    logits = of(ids, attention_mask=ids != 0).logits
-    loss = nn.functional.cross_entropy(logits, labels).item()
-    losses = nn.functional.cross_entropy(logits, labels, reduction="none").split(8)
-    weighted = sum(part.mean() * len(part) / len(labels) for part in losses)
-    assert weighted.item() == pytest.approx(loss, abs=TOLERANCE)
-    assert torch.stack([part.mean() for part in losses]).mean().item() > loss + 0.05
-
-
-def test_packed_parts_hold_unequal_numbers_of_texts_and_lose_none(items):
-    batch = Packing(0)(items)
-    parts = list(packed_micro_batches(batch, rows=2))
-    assert len(parts) == -(-len(batch[1]) // 2) > 2
-    assert torch.equal(torch.cat([part[0] for part in parts]), batch[0])
-    assert torch.equal(torch.cat([part[1] for part in parts]), batch[1])
-    assert len({len(part[0]) for part in parts}) > 1
-    assert max(len(part[1]) for part in parts) <= 2
-    for labels, ids, positions, starts in parts:
-        assert len(labels) == len(starts)
-        assert positions.flatten()[starts].eq(0).all() and ids.flatten()[starts].eq(1).all()  # 1: [CLS]
+    losses = torch.arange(20.0)
+    mean_of_means = torch.stack([part.mean() for part in losses.split(8)]).mean()
+    weighted = sum(part.mean() * len(part) / 20 for part in losses.split(8))
+    assert weighted.item() == losses.mean().item() == 9.5
+    assert mean_of_means.item() == pytest.approx((3.5 + 11.5 + 17.5) / 3)
 
 
 # Packing
 
 
 @pytest.fixture
-def net(options):
+def net(monkeypatch):
+    monkeypatch.setitem(SIZES, "tiny", Size(layers=1, width=32, heads=2, hidden=64, max_tokens=48, vocabulary=100))
     torch.manual_seed(1)
-    of = without_dropout(classifier("tiny", 100, 0, 3, "sdpa")).eval()
+    of = without_dropout(classifier("tiny", tokenizer_of(), CLASSES, "sdpa")).eval()
     for name, weight in of.named_parameters():
         if name.endswith("lin.weight"):
             nn.init.normal_(weight, std=0.2)  # attention that tells tokens apart, as a trained one does
     return of
 
 
+def tokenizer_of():
+    return tokenizer_for("tiny", (Example("ab ac", 0),))
+
+
+def packed(*lengths):
+    return Packing(0)([([1, *range(10, 10 + length)], 0) for length in lengths])[1:]
+
+
 def test_packed_texts_do_not_see_each_other(net):
     """Another token in one text changes that text's logits alone, bit by bit."""
-    items = [([1, *range(10, 10 + length)], 0) for length in (20, 9, 7, 3, 30)]
-    _, ids, positions, starts = Packing(0)(items)
+    ids, positions, starts = packed(20, 9, 7, 3, 30)
     changed = ids.clone()
     changed[0, 1] = 99
     before, after = packed_logits(net, ids, positions, starts), packed_logits(net, changed, positions, starts)
-    assert [torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [
-        False,
-        True,
-        True,
-        True,
-        True,
-    ]
+    assert [torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [False, *[True] * 4]
 
 
 def test_the_trap_without_a_mask_packed_texts_see_each_other(net, monkeypatch):
-    items = [([1, *range(10, 10 + length)], 0) for length in (20, 9, 7)]
-    _, ids, positions, starts = Packing(0)(items)
-    masked = packed_logits(net, ids, positions, starts)
+    masked = packed_logits(net, *packed(20, 9, 7))
     monkeypatch.setattr(model, "block_diagonal", lambda *_: None)
-    assert not torch.allclose(packed_logits(net, ids, positions, starts)[1:], masked[1:], atol=1e-3)
+    assert not torch.allclose(packed_logits(net, *packed(20, 9, 7))[1:], masked[1:], atol=1e-3)
 
 
 @pytest.mark.parametrize("attention", ["eager", "flex_attention"])
 @pytest.mark.filterwarnings("ignore:.*_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG")
-def test_each_attention_keeps_packed_texts_apart_as_sdpa_does(net, attention, options, monkeypatch):
+def test_each_attention_keeps_packed_texts_apart_as_sdpa_does(net, attention, monkeypatch):
     """FlexAttention as it is written in Python: compiled, it is a GPU's."""
     monkeypatch.setattr(flex_attention, "_FLEX_ATTENTION_DISABLE_COMPILE_DEBUG", True)
-    items = [([1, *range(10, 10 + length)], 0) for length in (40, 20, 9, 7, 3, 30)]
-    _, ids, positions, starts = Packing(0)(items)
-    expected = packed_logits(net, ids, positions, starts)
-    other = classifier("tiny", 100, 0, 3, attention).eval()
+    rows = packed(40, 20, 9, 7, 3, 30)
+    other = classifier("tiny", tokenizer_of(), CLASSES, attention).eval()
     other.load_state_dict(net.state_dict())
     with torch.no_grad(), torch.compiler.set_stance("force_eager"):
-        torch.testing.assert_close(packed_logits(other, ids, positions, starts), expected, rtol=0, atol=TOLERANCE)
+        torch.testing.assert_close(packed_logits(other, *rows), packed_logits(net, *rows), rtol=0, atol=TOLERANCE)
 
 
 def test_the_mask_is_block_diagonal_and_what_fills_up_sees_itself():
@@ -271,26 +207,16 @@ def test_the_mask_is_block_diagonal_and_what_fills_up_sees_itself():
     assert torch.equal(block_diagonal(torch.tensor([[0, 1, 2, 0, 1, 0, 0]]), "eager")[0, 0] == 0, blocks)
 
 
-# torch.compile
-
-
-def graphs(options, marked):
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    training = assemble(options, cumulative("compile"), marked=marked)
-    collate, sizes = training.loader.collate_fn, set()
-    for number in range(4):
-        items = [([1, *[10 + at % 5] * (5 + (number + 2) * (at % 4))], at % 3) for at in range(14 + 3 * number)]
-        batch = collate(items)
+def test_the_compiled_program_learns_as_the_baseline_with_one_graph_for_all_sizes(program, compiled_without_code):
+    of, sizes = program("11_compile"), set()
+    assert_learns_as_the_baseline(program("00_baseline"), of)
+    for number in range(3):
+        items = [([1, *[4 + at % 5] * (5 + (number + 2) * (at % 4))], at % 3) for at in range(14 + 3 * number)]
+        batch = of.loader.collate_fn(items)
         sizes.add(tuple(batch[1].shape))
-        training.train_step(*batch)
-    assert len(sizes) == 4
-    return graphs_compiled()
-
-
-def test_marked_sizes_need_one_graph_and_unmarked_ones_more(options, compiled_without_code):
-    assert graphs(options, marked=True) == 1
-    assert graphs(options, marked=False) > 1
+        of.train_step(*batch)
+    assert len(sizes) == 3
+    assert graphs_compiled() == 1
 
 
 # The model
@@ -298,56 +224,77 @@ def test_marked_sizes_need_one_graph_and_unmarked_ones_more(options, compiled_wi
 
 def test_base_has_the_parameters_of_distilbert_base_uncased():
     with torch.device("meta"):
-        of = classifier("base", 30522, 0, 2)
+        of = classifier("base", tokenizer_of(), ("a", "b"))
     assert sum(weight.numel() for weight in of.parameters()) == 66_955_010  # by its model card: 67 M, with two classes
-    assert (max_tokens("base"), max_tokens("distilbert-base-uncased"), max_tokens("tiny")) == (512, 512, 512)
-
-
-def test_attention_weights_are_not_dropped_out():
-    of = classifier("tiny", 100, 0, 3)
     assert {layer.attention.dropout.p for layer in of.distilbert.transformer.layer} == {0.0}
     assert of.dropout.p > 0
 
 
-def test_a_model_that_the_hub_does_not_give_is_refused_in_one_line(monkeypatch):
-    from transformers import DistilBertForSequenceClassification
+def test_the_default_batch_fits_a_t4(program):
+    """On DistilBERT's own size; "walkthrough fit" sets a CUDA context aside."""
+    batch = DEFAULTS.cuda.batch_size
+    words = ["--model", "base", "--batch-size", str(batch), "--precision", "fp16"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "tiny", SIZES["base"])
+        needed = predict.predicted(PROGRAMS["03_bigger_batch"], words).reserved_bytes + CONTEXT_BYTES
+    assert 0.3 * GPUS["T4"] < needed < GPUS["T4"]
 
-    def from_pretrained(name, **_):
-        raise OSError(f"We couldn't connect to the Hub to load {name}\n and so on")
 
-    monkeypatch.setattr(DistilBertForSequenceClassification, "from_pretrained", from_pretrained)
-    with pytest.raises(
-        InputError, match=r"--model bert-huge could not be loaded .*: use tiny, small, base, or"
-    ) as error:
-        classifier("bert-huge", 10, 0, 2)
+@pytest.fixture
+def bert(tmp_path):
+    """A folder with a small BERT of two classes and its tokenizer, as save_pretrained writes it."""
+    folder = tmp_path / "bert"
+    config = transformers.BertConfig(
+        vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=40,
+    )  # fmt: skip
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+    tokenizer_of().save_pretrained(folder)
+    return str(folder)
+
+
+def test_another_architecture_is_loaded_as_what_it_is_with_all_its_weights(bert, program):
+    tokenizer = tokenizer_for(bert, ())
+    assert tokenizer.model_max_length == 40
+    of = classifier(bert, tokenizer, CLASSES, "sdpa")
+    saved = transformers.AutoModel.from_pretrained(bert)
+    assert torch.equal(of.base_model.embeddings.word_embeddings.weight, saved.embeddings.word_embeddings.weight)
+    assert of.config.id2label == dict(enumerate(CLASSES)) and of.classifier.out_features == 3 and of.training
+    assert of.config.attention_probs_dropout_prob == 0
+    assert program_for(bert) == "08_uniform_length" and program_for("tiny") == "10_fused_adamw"
+    assert program("08_uniform_length", "--model", bert).variables["model"].config.model_type == "bert"
+    of = program("10_fused_adamw", "--model", bert)
+    with pytest.raises(InputError, match="packing is for DistilBERT alone; for a bert sort texts by length"):
+        of.train_step(*next(iter(of.loader)))
+
+
+def test_weights_of_another_architecture_are_refused_instead_of_random_ones(bert, tmp_path):
+    mixed = tmp_path / "mixed"
+    shutil.copytree(bert, mixed)
+    transformers.DistilBertConfig(vocab_size=60, dim=16, n_layers=1, n_heads=2, hidden_dim=32).save_pretrained(mixed)
+    with pytest.raises(InputError, match=r"\d+ weights of a distilbert are missing, such as distilbert\.") as error:
+        classifier(str(mixed), tokenizer_for(bert, ()), CLASSES)
     assert "\n" not in str(error.value)
 
 
-def test_a_machine_without_transformers_is_told_what_to_install(monkeypatch):
+def test_a_model_that_cannot_be_loaded_is_refused_in_one_line(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for name in ("bert-huge", str(tmp_path)):
+        with pytest.raises(InputError, match=rf"--model {name}: its tokenizer could not be loaded .*use tiny") as error:
+            tokenizer_for(name, ())
+        assert "\n" not in str(error.value)
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match=r"pip install -r labs/transformer/requirements\.txt"):
-        classifier("tiny", 10, 0, 2)
+        classifier("tiny", None, ("a", "b"))
 
 
-@pytest.mark.parametrize(
-    "on", [("packing", "dynamic_padding"), ("packing", "uniform_length"), ("packing", "quantisation")]
-)
-def test_tricks_that_exclude_each_other_or_are_unknown_are_refused(on, options):
-    with pytest.raises(InputError):
-        assemble(options, on)
-
-
-def test_a_program_runs_and_leaves_its_result(run_here, options, capsys, monkeypatch):
-    path = ROOT / "labs" / "transformer" / "10_fused_adamw.py"
-    words = ("--quick", "--device", "cpu", "--logdir", options.logdir, "--batch-size", 8, "--workers", 0)
+def test_a_program_runs_and_leaves_its_result(run_here, program, tmp_path, monkeypatch):
+    path = PROGRAMS["10_fused_adamw"]
+    words = ("--quick", "--device", "cpu", "--logdir", tmp_path, "--batch-size", 8, "--workers", 0)
     done = run_here(path, *words)
     assert done.returncode == 0
-    assert "tokens/s" in done.stdout and "loss:" in done.stdout
-    assert (options.logdir / "10_fused_adamw" / "result.json").exists()
+    assert "tokens/s" in done.stdout
+    assert (tmp_path / "10_fused_adamw" / "result.json").exists()
     assert_refused(run_here(path, *words[:-3], 4096), "--batch-size 4096 is larger than the data (84 texts)")
-    monkeypatch.setattr("labs.transformer.data.hub_tokenizer", not_on_the_hub)  # which asks for half a minute
-    assert_refused(run_here(path, *words, "--model", "no-such/model"), "--model no-such/model: no such tokenizer")
-
-
-def not_on_the_hub(name, lab, instead):
-    raise InputError(f"--model {name}: no such tokenizer")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert_refused(run_here(path, *words, "--model", "no-such/model"), "--model no-such/model: its tokenizer")

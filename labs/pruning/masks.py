@@ -1,8 +1,8 @@
 """Which weights stay: masks by magnitude or at random, and fewer channels, which unlike a mask make layers smaller."""
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -91,20 +91,20 @@ def without_channels(model: nn.Module, share: float, judged: nn.Module | None = 
     goes with them. What a block takes and gives stays as wide. At least one channel stays.
     """
     smaller = copy.deepcopy(model)
-    pairs: Iterable[tuple[Any, Any]] = zip(smaller.modules(), (judged or model).modules(), strict=True)
-    for block, by in pairs:
+    for block, by in zip(smaller.modules(), (judged or model).modules(), strict=True):
         if isinstance(block, InvertedResidual) and len(block.conv) == 4:  # expand, depthwise, project, normalise
-            filters, norm = by.conv[1][0].weight, by.conv[1][1].weight
+            parts, judges = cast(Any, block.conv), cast(Any, by).conv
+            filters, norm = judges[1][0].weight, judges[1][1].weight
             scores = filters.detach().abs().sum((1, 2, 3)) * norm.detach().abs()
             count = max(1, round((1 - share) * len(scores)))
             kept = scores.topk(count).indices.sort().values
-            for conv, norm, *_ in block.conv[:2]:
+            for conv, norm, *_ in parts[:2]:
                 conv.weight = nn.Parameter(conv.weight.detach()[kept])
                 conv.out_channels = norm.num_features = count
                 for name, values in norm.state_dict().items():
                     if values.ndim:  # all but the count of batches
                         setattr(norm, name, type(getattr(norm, name))(values[kept]))
-            depthwise, project = block.conv[1][0], block.conv[2]
+            depthwise, project = parts[1][0], parts[2]
             depthwise.in_channels = depthwise.groups = project.in_channels = count
             project.weight = nn.Parameter(project.weight.detach()[:, kept])
     return smaller

@@ -56,7 +56,10 @@ State = Mapping[str, Any]  # of `Training.state`: "model", "optimizer", "setting
 
 @dataclass(frozen=True)
 class Settings:
-    """What determines a training. epochs: in all, as the learning rate ends at 0. lr: the highest."""
+    """What determines a training. epochs: in all, as the learning rate ends at 0. lr: the highest.
+
+    trained: what is pruned, where it was trained elsewhere.
+    """
 
     model: str
     data: str
@@ -65,6 +68,7 @@ class Settings:
     epochs: int
     lr: float
     seed: int
+    trained: str = ""
 
 
 def data_of(options: StepOptions, known: Mapping[str, Any] | None = None) -> tuple[DataSet, Settings]:
@@ -101,9 +105,7 @@ def data_of(options: StepOptions, known: Mapping[str, Any] | None = None) -> tup
 
 def optimizer_at(model: nn.Module, settings: Settings, state: State | None = None) -> torch.optim.Optimizer:
     """SGD for a model that is not masked yet; with a state, both have its weights and its momentum."""
-    optimizer = torch.optim.SGD(
-        model.parameters(), settings.lr, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True
-    )  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), settings.lr, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True)
     if state:
         model.load_state_dict(state["model"])
     if state and "optimizer" in state:
@@ -119,8 +121,8 @@ def train(
 ) -> Training:  # fmt: skip
     """Train from the end of epoch `begin` to that of `until`, by default the last: its epochs, with test accuracies.
 
-    The batches and the learning rates of an epoch are the same wherever a training begins.
-    folder, keep: see `Training`. Raises InputError where a loss is no number.
+    The batches and the learning rates of an epoch are the same wherever a training begins. folder, keep: see
+    `Training`. Raises InputError where a loss is no number.
     """
     images, device = data.train, data.train.images.device
     steps = len(images) // settings.batch_size
@@ -255,8 +257,8 @@ def parsed() -> tuple[StepOptions, argparse.Namespace]:
     add("--epochs", type=whole_number(1, 10**6), metavar="N", help="in all (default: as trained, or by data set)")
     add("--lr", type=float, help="SGD's highest (default: as trained, or by data set)")
     args = parser.parse_args()
-    if not all(0 < share < 1 for share in args.shares):
-        raise InputError("--shares are above 0 and below 1, such as 0.9")
+    if not all(0 < share < 1 for share in args.shares) or not (args.lr is None or 0 < args.lr < float("inf")):
+        raise InputError("--shares are above 0 and below 1, such as 0.9, and --lr is above 0")
     args.trained = args.trained and (args.trained if str(args.trained) == "torchvision" else folder(str(args.trained)))
     return resolved(args, defaults=DEFAULTS), args
 
@@ -272,11 +274,14 @@ def main() -> None:
     disable_tf32()
     if device.type == "cpu":
         keep_freed_memory()
+    # 1. What was trained, its data, and how
     states = read_trained(args.trained) if args.trained else {}
     known = {**states[max(states)].get("settings", {})} if states else {}
     known |= {name: value for name in GIVEN if (value := getattr(args, name)) is not None}
-    data, settings = data_of(options, {name: known[name] for name in KNOWN if name in known})
+    known = {name: known[name] for name in KNOWN if name in known} | {"trained": str(args.trained or "")}
+    data, settings = data_of(options, known)
     print(", ".join(f"{name} {value}" for name, value in asdict(settings).items()), flush=True)
+    # 2. Nothing was trained: train, and keep the epochs to reset to
     if not states:
         torch.manual_seed(settings.seed)
         model, path = network(settings.model, data.channels, data.classes).to(device), options.logdir / "unpruned"
@@ -298,6 +303,7 @@ def main() -> None:
 
     console().print(Table("counts", count_rows(network_at_end(), args.shares)).rich())
     rows = [row_of(network_at_end(), 0.0, None)]
+    # 3. For each share and epoch: prune, reset, train again
     for share, at in product(args.shares, epochs):
         print(f"{100 * share:g} % pruned ({args.how}), reset to epoch {at} of {last}", flush=True)
         path = options.logdir / f"{args.how}-{100 * share:g}-reset-{at}"

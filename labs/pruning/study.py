@@ -4,10 +4,9 @@
     python labs/pruning/study.py --quick    # 3 shares x 3 reset epochs x 2 seeds: minutes on two CPU cores
     python labs/pruning/study.py --cluster slurm    # the trainings as SLURM arrays (--logdir, --data: shared folders)
 
-Trains the unpruned network from several seeds and keeps its weights at initialisation, at early epochs and at the end;
-masks it by magnitude, resets what stays, and trains again, each as a job of its own, by the functions of `prune.py`.
-Then: other masks, other random weights, pruning in rounds, channels, speed, and jobs one after the other against
-several at a time. The result is labs/pruning/study.json in --logdir.
+By the functions of `prune.py`, each training as a job of its own: the grid of shares and epochs, other masks, other
+random weights, rounds, channels; then speed, and jobs one after the other against several at a time. The result is
+labs/pruning/study.json in --logdir.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ from labs.pruning.model import DEFAULTS, network
 from labs.pruning.prune import Settings, accuracy, optimizer_at, reset, train
 from labs.shared.images import DataSet
 from labs.shared.study import Measured, as_stored, grid_options, measurement, measurements, on_gpu, program, report
-from walkthrough.compare.statistics import Mean, Ratio, mean, of_pairs, ratio
+from walkthrough.compare.statistics import Mean, Ratio, Rounds, mean, ratio
 from walkthrough.compare.study import Claim, Measurements, Row, claim, interval, percent
 from walkthrough.results.environment import code_hash, usable_cores
 from walkthrough.results.errors import InputError
@@ -60,7 +59,6 @@ PROCESSES = {"cpu": 8, "cuda": 2}  # at a time, at most
 JUDGED, GOOD = 95.0, 95  # % pruned, what claims are of; % right
 SAME_SPEED = (0.95, 1.05)  # times the speed that count as none gained or lost
 FEWEST, NO_WIDTH = 3, 1e-6  # seeds, and points, for a claim to be decided
-MORE_SEEDS = "more seeds: its interval includes 0"
 
 BySeed = Mapping[int, float]  # accuracy, 0..1
 Tables = Mapping[str, Sequence[Row]]
@@ -87,7 +85,7 @@ def variants(late: int) -> dict[str, Cell]:
     return {
         "initialisation": Cell(0),
         "late": Cell(0, late),
-        "late weights, all epochs": Cell(0, late, begin=0),
+        "late, all epochs": Cell(0, late, begin=0),
         "initialisation, late beginning": Cell(0, 0, begin=late),
         "other random weights": Cell(0, 0, "reinitialised"),
         "late, global masks": Cell(0, late, "global"),
@@ -100,8 +98,8 @@ def variants(late: int) -> dict[str, Cell]:
 COMPARED = {  # {what is claimed: one of `variants`, over the other}; without a claim: ""
     "late-reset": ("Late resetting beats resetting to the initialisation", "late", "initialisation"),
     "late-weights": (
-        "Late weights beat the initialisation where both are trained for all epochs",
-        "late weights, all epochs",
+        "Late weights beat the initialisation, both trained in full",
+        "late, all epochs",
         "initialisation",
     ),
     "late-beginning": ("", "initialisation, late beginning", "initialisation"),
@@ -245,12 +243,12 @@ def inference(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> t
 
 
 @measurement
-def jobs(options: StepOptions, processes: int, count: int, run: int) -> dict[str, float]:
-    """`count` short trainings by so many processes, start included: {"seconds": of all}."""
+def jobs(options: StepOptions, processes: int, count: int, run: int) -> list[float]:
+    """`count` short trainings by so many processes, start included: [trainings/s]."""
     seeds, threads, begin = range(run * count, (run + 1) * count), 1 if processes > 1 else None, time.perf_counter()
     with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
         list(pool.map(job, repeat(options), seeds, repeat(threads)))
-    return {"seconds": time.perf_counter() - begin}
+    return [count / (time.perf_counter() - begin)]
 
 
 def job(options: StepOptions, seed: int, threads: int | None) -> None:
@@ -322,18 +320,8 @@ def grid_rows(cells: Mapping[Cell, BySeed], quick: bool) -> list[Row]:
     return [
         {"pruned %": 100 * share}
         | {name: points(cells.get(own._replace(share=share), {})) for name, own in columns.items()}
+        | {"unpruned": points(cells[UNPRUNED])}
         for share in SHARES[quick]
-    ]
-
-
-def curve_rows(grid: Sequence[Row], unpruned: Mean | None) -> list[Row]:
-    """For the figure: accuracy over the share, a line for none pruned and for what is trained again."""
-    lines = {"unpruned": {row["pruned %"]: unpruned for row in grid}}
-    lines |= {name: {row["pruned %"]: row[name] for row in grid if row[name]} for name in list(grid[0])[2:]}
-    return [
-        {"variant": name, "pruned %": share, "accuracy %": of}
-        for name, line in lines.items()
-        for share, of in line.items()
     ]
 
 
@@ -357,36 +345,36 @@ def difference_rows(cells: Mapping[Cell, BySeed], late: int, shares: Sequence[fl
     ]
 
 
-def speed_rows(rounds: Mapping[int, Mapping[str, Mapping[str, list[float]]]], of: Mapping[str, BySeed]) -> list[Row]:
-    """What masks and fewer channels do to speed. of: the accuracy of each of `NETWORKS`."""
+def speed_rows(rounds: Mapping[int, Mapping[str, Mapping[str, list[float]]]]) -> list[Row]:
+    """What masks and fewer channels do to speed, over the unpruned network."""
 
     def times(name: str, what: str) -> Ratio | None:
-        if name == "unpruned" or (name, what) == ("masks removed", "training"):
-            return None
-        return ratio(*({number: round[one][what] for number, round in rounds.items()} for one in (name, "unpruned")))
+        own, plain = (
+            {n: round[of][what] for n, round in rounds.items() if what in round[of]} for of in (name, NETWORKS[0])
+        )
+        return ratio(own, plain) if own else None
 
-    if not rounds:
-        return []
     return [
         {
-            "network": name if name == "unpruned" else f"{name}, {in_percent(TIMED)}",
+            "network": f"{name}, {in_percent(TIMED)}",
             "inference, times as fast": times(name, "inference"),
             "training, times as fast": times(name, "training"),
-            "accuracy %": points(of[name]),
         }
-        for name in NETWORKS
+        for name in NETWORKS[1:]
     ]
 
 
-def job_rows(took: Mapping[int, Mapping[int, Mapping[str, float]]], count: int) -> list[Row]:
-    """One training after the other, with all cores, against several at a time with one core each. took: by round."""
-    rows: list[Row] = []
-    for at_a_time, rounds in sorted(took.items()):
-        sooner = [took[1][run]["seconds"] / rounds[run]["seconds"] for run in rounds if run in took.get(1, {})]
-        times = of_pairs(sooner) if at_a_time > 1 and len(sooner) > 1 else None
-        seconds = mean([run["seconds"] for run in rounds.values()]).mean
-        rows.append({"at a time": at_a_time, "trainings": count, "s": seconds, "times as soon": times})
-    return rows
+def job_rows(took: Mapping[int, Rounds], count: int) -> list[Row]:
+    """One training after the other, with all cores, against several at a time with one core each. took: trainings/s."""
+    return [
+        {
+            "at a time": processes,
+            "trainings": count,
+            "s": mean([count / own[0] for own in rounds.values()]).mean,
+            "times as soon": ratio(rounds, took[1]) if processes > 1 and 1 in took else None,
+        }
+        for processes, rounds in took.items()
+    ]
 
 
 # What follows
@@ -398,10 +386,9 @@ def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
     statistics = found(tables, "counts", "running statistics", network="MobileNetV2")
     text = f"All of the {PUBLISHED_WEIGHTS:,} numbers that were sorted are weights (% that are running statistics)"
     result = [claim("counted", text, 100 * statistics / PUBLISHED_WEIGHTS, below=0.001)]
-    asked = found(tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED})
-    ends = {end: value and value - JUDGED for end, value in (("low", asked.low), ("high", asked.high))} if asked else {}
-    extra = asked and replace(asked, mean=asked.mean - JUDGED, **ends)
-    result.append(of_seeds("pooled", f"With statistics in the threshold more is pruned than asked for, {at}", extra))
+    text = f"Of {JUDGED:g} % asked for, a threshold with statistics prunes more (% of the parameters)"
+    value = found(tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED})
+    result.append(claim("pooled", text, value, above=JUDGED))
     text = f"Trained again without {timed} of the weights, a network is right on {GOOD} % of the images or more (%)"
     result.append(claim("accurate", text, found(tables, "variants", timed, accuracy="initialisation"), above=GOOD))
     for id, (text, one, other) in COMPARED.items():
@@ -426,13 +413,9 @@ def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
 
 def of_seeds(id: str, text: str, value: Mean | None) -> Claim:
     """A claim that a mean over seeds is above 0: not decided of too few, or where all seeds differ by the same."""
-    needs = None
-    if value and (value.low is None or value.high is None or value.count < FEWEST):
-        needs = "three seeds or more"
-    elif value and value.low is not None and value.high is not None:
-        same = value.high - value.low < NO_WIDTH
-        needs = "seeds that differ" if same else MORE_SEEDS if value.low <= 0 <= value.high else None
-    return claim(id, text, value, above=0, needs=needs)
+    low, high = (value.low, value.high) if value else (None, None)
+    too_few = value and (low is None or high is None or value.count < FEWEST or high - low < NO_WIDTH)
+    return claim(id, text, value, above=0, needs="three seeds that differ" if too_few else None)
 
 
 def found(tables: Tables, table: str, column: str, **where: Any) -> Any:
@@ -461,11 +444,8 @@ class Study(Measured):
         [trained] = self.each("trained", [{}])  # first, once for each seed: the others read its weights
         if not trained:
             raise InputError(f"no unpruned network was trained: {'; '.join(self.notes)}")
-        runs, late, timed_cell = list(trained.values()), self.late, Cell(TIMED, self.late)
-        cells, parameters = self.cells(trained)
-        grid = grid_rows(cells, quick)
-        channels = {share: timed_cell._replace(share=share, how="channels") for share in CHANNELS[quick]}
-        by_network = (cells[UNPRUNED], *2 * [cells.get(timed_cell, {})], cells.get(channels[TIMED], {}))
+        runs, late, (cells, parameters) = list(trained.values()), self.late, self.cells(trained)
+        grid, channels = grid_rows(cells, quick), {share: Cell(share, late, "channels") for share in CHANNELS[quick]}
         return {
             "counts": count_rows(runs[0]["counts"]),
             "quantiles": quantile_rows(runs),
@@ -482,9 +462,14 @@ class Study(Measured):
                 }
                 for share, own in channels.items()
             ],
-            "speed": speed_rows(timed.get("speeds", {}), dict(zip(NETWORKS, by_network, strict=True))),
+            "speed": speed_rows(timed["speeds"]) if timed else [],
             "processes": job_rows(took, count),
-            "pruned": curve_rows(grid, points(cells[UNPRUNED])),
+            "pruned": [  # for the figure
+                {"variant": name, "pruned %": row["pruned %"], "accuracy %": row[name]}
+                for name in list(grid[0])[2:]
+                for row in grid
+                if row[name]
+            ],
         }
 
     def cells(self, trained: Mapping[int, Any]) -> tuple[dict[Cell, dict[int, float]], dict[Cell, int]]:

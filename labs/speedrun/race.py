@@ -238,8 +238,9 @@ def run_race(
         print(f"cProfile slows the race down, so it is no record; look at it with: snakeviz {args.cprofile}")
         return done
     result.check_writable(args.logdir / program)
+    reached = {"epochs_to_target": done.epochs_to_target, "seconds_to_target": done.seconds_to_target}
     more = {"fold": args.fold, "torch": torch.__version__, "started": environment.now()}
-    result.write_json(args.logdir / program / FILE, asdict(done) | more)
+    result.write_json(args.logdir / program / FILE, asdict(done) | reached | more)
     if done.failure:
         raise InputError(str(done))
     print(f"{program}: {done}", flush=True)

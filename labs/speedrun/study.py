@@ -17,7 +17,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,7 +28,7 @@ from labs.shared.study import Measured, as_stored, lab_options, measurement, mea
 from labs.speedrun.ablations import IDEAS
 from labs.speedrun.data import SETTINGS, data_set
 from labs.speedrun.model import DEFAULTS, width_of
-from labs.speedrun.race import FILE, Race, RaceOptions, race_options
+from labs.speedrun.race import FILE, RaceOptions, race_options
 from walkthrough.compare.figures import heat_map_figure, save
 from walkthrough.compare.statistics import Mean, Ratio, mean, of_pairs
 from walkthrough.compare.study import Claim, Measurements, Row, claim, interval, percent
@@ -56,6 +55,8 @@ SECONDS_LIMIT = 6 * 3600  # of one measurement: naive races on an old GPU take h
 SOONER, SUCCESSES, RUNS = 10, 19, 20  # what this lab has to reach: times as soon; races of the last program
 EQUAL_POINTS = 1.0  # accuracies that surely differ by less count as equal
 FIRST_SECONDS = 10.0  # to 94 % of CIFAR-10: DAWNBench's first
+
+Grid = dict[Any, dict[int, dict[str, Any]]]  # {variant: {seed: its race, as race.json has it}}
 
 # What was published about the time to an accuracy on CIFAR-10; none of it was measured here. DAWNBench: the three
 # shortest of CIFAR10/train/ in github.com/stanford-futuredata/dawn-bench-entries (fb27b82), by the first epoch at 94 %
@@ -90,7 +91,7 @@ def words(options: StepOptions, folder: Path, *more: object) -> list[str]:
 
 @measurement
 def races(options: StepOptions, runs: Sequence[Sequence[Any]], threads: int = 0) -> list[dict[str, Any]]:
-    """A race of each of `runs`, [program, words …], one after the other: `race.Race` as JSON, and "error".
+    """A race of each of `runs`, [program, words …], one after the other: its race.json, and "error".
 
     error: why there was none, in a line; None for a race, also for one that failed. threads: torch's; 0: as it chooses.
     What is compiled is compiled anew in each process, whatever an earlier one has kept.
@@ -142,8 +143,7 @@ class Study(Measured):
     def __init__(self, lab: Measurements, setting: RaceOptions) -> None:
         super().__init__(lab)
         self.setting, self.plans = setting, SETTINGS[setting.dataset]
-        self.kind = setting.device.partition(":")[0]
-        self.processes = usable_cores() if self.kind == "cpu" else 2
+        self.processes = usable_cores() if setting.device == "cpu" else 2
 
     def ladder(self) -> tuple[list[Row], list[Row]]:
         """Every race of the ladder, and of the ideas: round after round, each from a seed of its own."""
@@ -155,7 +155,7 @@ class Study(Measured):
         slow = {name: [*run, *(["--stop"] if self.quick else [])] for name, run in slow.items()}
         quick = {name: [name] for name in PROGRAMS[len(CONSTANT) :]}
         added = {idea: ["ablations", "--add", idea] for idea in ideas}
-        rows, rounds = list[Row](), ROUNDS[self.quick][self.kind]
+        rows, rounds = list[Row](), ROUNDS[self.quick][self.setting.device.partition(":")[0]]
         for seed in range(rounds):
             for name, run in slow.items() if seed < CONSTANT_ROUNDS[self.quick] else ():
                 rows += self._races({name: run}, [seed])  # minutes: each is kept when it is done
@@ -175,9 +175,9 @@ class Study(Measured):
         for (name, _), answer in answers:
             if answer["error"]:
                 self.note(f"{name} did not race: {answer['error']}")
-        return [race_row(name, seed, race_of(race)) for (name, seed), race in answers if not race["error"]]
+        return [race_row(name, seed, race) for (name, seed), race in answers if not race["error"]]
 
-    def grid(self, variants: Mapping[Any, Sequence[Any]]) -> dict[Any, dict[int, Race]]:
+    def grid(self, variants: Mapping[Any, Sequence[Any]]) -> Grid:
         """{variant: {seed: its race}} of {variant: [program, words …]}, several processes of one thread at a time.
 
         On the fifth of the training part that the seed holds out.
@@ -185,22 +185,22 @@ class Study(Measured):
         seeds = range(SEEDS[self.quick])
         words = [["--fold", seed % FOLDS, "--seed", self.options.seed + seed] for seed in seeds]
         jobs = [{"runs": [[*run, *more] for run in variants.values()], "threads": 1} for more in words]
-        races: dict[Any, dict[int, Race]] = {variant: {} for variant in variants}
+        races: Grid = {variant: {} for variant in variants}
         for seed, answer in zip(seeds, self.lab.several("races", jobs, self.processes), strict=True):
             for variant, values in zip(variants, answer or [], strict=False):
                 if values["error"]:
                     self.note(f"a race of {variant} was not run: {values['error']}")
                 else:
-                    races[variant][seed] = race_of(values)
+                    races[variant][seed] = values
         return races
 
-    def heat_map(self) -> dict[Any, dict[int, Race]]:
+    def heat_map(self) -> Grid:
         """Batch size x learning rate of the last program."""
         sizes = [int(factor * self.setting.batch_size) for factor in HEAT_BATCHES[self.quick]]
         cells = [(size, factor * self.setting.lr) for size in sizes for factor in HEAT_RATES[self.quick]]
         return self.grid({(size, lr): [LAST, "--batch-size", size, "--lr", lr] for size, lr in cells})
 
-    def curves(self) -> dict[Any, dict[int, Race]]:
+    def curves(self) -> Grid:
         """Two batch sizes at two learning rates; the write-up's are 128 and 512, for which digits are too few."""
         size = self.setting.batch_size if self.setting.dataset == "digits" else 128
         same = [LAST, "--epochs", max(8, self.setting.epochs)]
@@ -209,7 +209,7 @@ class Study(Measured):
         names = (f"batch {batch}, rate x {rate}" for batch, rate in both)
         return self.grid({name: [*same, *more] for name, more in zip(names, words, strict=True)})
 
-    def momentum(self) -> dict[Any, dict[int, Race]]:
+    def momentum(self) -> Grid:
         """Several values of momentum, each at a rate with which a gradient counts as much in the end."""
         plan = self.plans.plan(MOMENTUM)
         same = 10 * plan.lr  # a gradient counts ten times with momentum 0.9
@@ -219,16 +219,11 @@ class Study(Measured):
         )
 
 
-def race_of(values: Mapping[str, Any]) -> Race:
-    """The `Race` of a race's JSON."""
-    return Race(**{field.name: values[field.name] for field in fields(Race)})
-
-
-def race_row(name: str, seed: int, race: Race) -> Row:
-    """One race. A failure never reached the target: it has no time."""
+def race_row(name: str, seed: int, race: Mapping[str, Any]) -> Row:
+    """One race, a program's race.json. A failure never reached the target: it has no time."""
     return {
-        "program": name, "seed": seed, "epochs": race.epochs_to_target, "s to target": race.seconds_to_target,
-        "failure": race.failure or "", "accuracy at the end %": 100 * race.accuracies[-1],
+        "program": name, "seed": seed, "epochs": race["epochs_to_target"], "s to target": race["seconds_to_target"],
+        "failure": race["failure"] or "", "accuracy at the end %": 100 * race["accuracies"][-1],
     }  # fmt: skip
 
 
@@ -274,34 +269,34 @@ def ablation_rows(rows: Sequence[Row], ladder: Sequence[Row]) -> list[Row]:
     return [{"idea": name, **outcome(rows, name), times: sooner([*ladder, *rows], LAST, name)} for name in names]
 
 
-def heat_rows(cells: Mapping[tuple[int, float], Mapping[int, Race]]) -> list[Row]:
+def heat_rows(cells: Grid) -> list[Row]:
     """{(batch size, learning rate): {seed: race}} as rows; a run that diverged counts as an accuracy of 0."""
     rows = list[Row]()
     for (batch_size, lr), by_seed in sorted(cells.items()):
-        done, failed = list(by_seed.values()), sum(race.failure == "diverged" for race in by_seed.values())
+        done, failed = list(by_seed.values()), sum(race["failure"] == "diverged" for race in by_seed.values())
         if done:
-            accuracy = {"accuracy %": percent([race.accuracies[-1] for race in done])}
+            accuracy = {"accuracy %": percent([race["accuracies"][-1] for race in done])}
             failures = {"failures": f"{failed} of {len(done)} diverged" if failed else ""}
             rows.append({"batch size": batch_size, "learning rate": lr} | accuracy | failures)
     return rows
 
 
-def curve_rows(races: Mapping[str, Mapping[int, Race]]) -> list[Row]:
+def curve_rows(races: Grid) -> list[Row]:
     """Loss and accuracy by epoch, means over the seeds that did not diverge, of which "seeds" says how many."""
     rows = list[Row]()
     for name, by_seed in races.items():
-        done = [race for race in by_seed.values() if race.failure != "diverged"]
-        for epoch in range(min((len(race.losses) for race in done), default=0)):
-            loss = {"training loss": mean([race.losses[epoch] for race in done])}
-            accuracy = {"accuracy %": percent([race.accuracies[epoch] for race in done])}
+        done = [race for race in by_seed.values() if race["failure"] != "diverged"]
+        for epoch in range(min((len(race["losses"]) for race in done), default=0)):
+            loss = {"training loss": mean([race["losses"][epoch] for race in done])}
+            accuracy = {"accuracy %": percent([race["accuracies"][epoch] for race in done])}
             rows.append({"variant": name, "epoch": epoch + 1, "seeds": len(done)} | loss | accuracy)
     return rows
 
 
-def difference_row(races: Mapping[str, Mapping[int, Race]], one: str, other: str) -> Row:
+def difference_row(races: Grid, one: str, other: str) -> Row:
     """By how many points `other` ends more accurate than `one`, seed by seed, where neither diverged."""
-    both = [(race, races[other].get(seed)) for seed, race in races[one].items() if race.failure != "diverged"]
-    points = [100 * (b.accuracies[-1] - a.accuracies[-1]) for a, b in both if b and b.failure != "diverged"]
+    both = [(race, races[other].get(seed)) for seed, race in races[one].items() if race["failure"] != "diverged"]
+    points = [100 * (b["accuracies"][-1] - a["accuracies"][-1]) for a, b in both if b and b["failure"] != "diverged"]
     return {"from": one, "to": other, "points more at the end": mean(points) if points else None}
 
 

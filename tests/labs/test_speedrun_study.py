@@ -10,7 +10,6 @@ from support import ROOT
 
 from labs.shared.study import MEASUREMENTS, as_stored
 from labs.speedrun import data, study
-from labs.speedrun.race import Race
 from walkthrough.compare.study import Measurements, NotMeasured, read
 from walkthrough.results.errors import InputError
 
@@ -18,13 +17,10 @@ LAST, NAIVE, FASTER = study.LAST, study.NAIVE, study.FASTER_RATE
 TABLES = ["setting", "ladder", "ablations", "published", "heat_map", "curves", "momentum", "differences", "calls"]
 
 
-def race(losses=(1.0, 0.5), accuracies=(0.5, 0.99), failure=None, **changes):
-    values = {
-        "program": NAIVE, "data": "digits", "device": "A CPU", "model": "w4", "target": 0.98, "epochs": 2,
-        "batch_size": 8, "lr": 0.1, "seed": 0, "start_up_seconds": 0.5, "seconds": [0.5, 1.0],
-        "accuracies": list(accuracies), "losses": list(losses), "failure": failure,
-    }  # fmt: skip
-    return Race(**{**values, **changes})
+def race(accuracies=(0.5, 0.99), failure=None, seconds=1.0):
+    """What is used of a race.json."""
+    reached = {"epochs_to_target": None if failure else 2, "seconds_to_target": None if failure else seconds}
+    return {"accuracies": accuracies, "losses": (1.0,) * len(accuracies), "failure": failure, **reached}
 
 
 def rows_of(**programs):
@@ -33,8 +29,8 @@ def rows_of(**programs):
     for name, seconds in programs.items():
         program = next(known for known in study.PROGRAMS if known.startswith(name.removeprefix("s")))
         for seed, value in enumerate(seconds):
-            done = race(failure=None if value else "not reached", accuracies=(0.5, 0.99 if value else 0.9))
-            rows.append({**study.race_row(program, seed, done), "s to target": value})
+            done = race((0.5, 0.99), None, value) if value else race((0.5, 0.9), "not reached")
+            rows.append(study.race_row(program, seed, done))
     return rows
 
 
@@ -59,8 +55,9 @@ def small(few_digits, tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     short = data.Setting(0.05, 16, "w4", 8, {NAIVE: data.Plan(2, 0.1)})
     monkeypatch.setitem(data.SETTINGS, "digits", short)
-    for name, value in (("HEAT_RATES", (1, 4)), ("SEEDS", 1), ("LAST_RACES", 3)):
+    for name, value in (("ROUNDS", {"cpu": 1}), ("LAST_RACES", 2), ("HEAT_RATES", (1, 4)), ("SEEDS", 1)):
         monkeypatch.setattr(study, name, {True: value})
+    monkeypatch.setattr(study, "MOMENTA", (0.9,))
     monkeypatch.setattr(study, "usable_cores", lambda: 1)  # one at a time, since they are not processes here
     monkeypatch.setattr(study, "PROGRAMS", (*study.PROGRAMS[:3], "04_one_cycle", "05_momentum", LAST))
     monkeypatch.setattr(study, "CONSTANT", study.PROGRAMS[:3])
@@ -110,7 +107,7 @@ def test_a_program_that_fails_has_its_reason_and_the_others_race(small, monkeypa
     broken, diverged, no_data, not_reached = study.races(small, runs)
     assert broken == {"error": "RuntimeError: no compiler"}
     assert (diverged["error"], diverged["failure"]) == (None, "diverged")
-    assert study.race_of(diverged).seconds_to_target is None
+    assert diverged["seconds_to_target"] is None
     assert "no CIFAR-10" in no_data["error"]
     assert not_reached["failure"] == "not reached"
 

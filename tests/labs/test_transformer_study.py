@@ -67,7 +67,7 @@ def test_a_small_study_fills_every_table_and_decides_claims(main, tmp_path, monk
     monkeypatch.setattr(torch, "compile", lambda function: function)  # compiling takes most of a minute
     monkeypatch.setattr(study, "ROUNDS", {True: 1})
     shown = [NAMES[number] for number in (0, 4, 6, 8)]
-    monkeypatch.setattr(study, "PROGRAMS", shown)
+    monkeypatch.setattr(study, "PROGRAMS", {name: train.PROGRAMS[name] for name in shown})
     monkeypatch.setattr(study, "words_for", lambda options: [*programs.words_of(options), "--quick"])  # no workers
     monkeypatch.setattr(study, "TRAINED", {True: (*study.TRAINED[True], study.RANDOM, study.UNIFORM)})
     code, error = main()

@@ -31,7 +31,7 @@ from labs.shared.study import (
     report,
 )
 from labs.transformer import train
-from labs.transformer.batches import Packing, padding_share
+from labs.transformer.batches import FixedPadding, Packing, padding_share
 from labs.transformer.data import PARTS, texts, training_set
 from labs.transformer.model import DEFAULTS
 from walkthrough.compare.statistics import Mean, Ratio, mean, ratio
@@ -122,9 +122,10 @@ def heaviest_batch(of: Program) -> Sequence[torch.Tensor]:
     """The batch of an epoch with the longest text, or, packed, with the most tokens: memory has to be there for it."""
     data, size, order = of.loader.dataset, of.loader.batch_size, list(of.loader.sampler)
     batches = [order[at : at + size] for at in range(0, len(order) - size + 1, size)]
-    tokens = sum if isinstance(of.loader.collate_fn, Packing) else max
-    heaviest = max(batches, key=lambda batch: tokens(data.lengths[number] for number in batch))
-    return of.loader.collate_fn([data[number] for number in heaviest])
+    if not isinstance(of.loader.collate_fn, FixedPadding):  # whose batches are all alike
+        tokens = sum if isinstance(of.loader.collate_fn, Packing) else max
+        batches.sort(key=lambda batch: -tokens(data.lengths[number] for number in batch))
+    return of.loader.collate_fn([data[number] for number in batches[0]])
 
 
 @measurement

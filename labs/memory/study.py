@@ -24,7 +24,7 @@ from labs.memory.model import DEFAULTS, PUBLISHED, resnext
 from labs.memory.train import Settings, batches, precision_of, train
 from labs.shared.study import Measured, as_stored, lab_options, measurement, measurements, on_gpu, program, report
 from walkthrough.compare.statistics import mean, of_pairs, ratio
-from walkthrough.compare.study import Claim, Measurements, Row, claim, interval, percent
+from walkthrough.compare.study import Claim, Row, claim, interval, percent
 from walkthrough.memory.allocator import reserved_bytes
 from walkthrough.memory.fake_gpu import fake_gpu
 from walkthrough.memory.tracker import KINDS, Block, MemoryTracker
@@ -70,8 +70,8 @@ RUNS = {
     "base, larger batch": Run(512, 380, 40, 8097, 200, 33.79),
     "checkpointing, same memory": Run(896, 948, 56.5, 11302, 560, 33.93),
 }
-SAME_BATCH = dict(zip(PROGRAMS, list(RUNS.values())[:3], strict=False))
-SAME_MEMORY = dict(zip((BASELINE, CHECKPOINTED), list(RUNS.values())[3:], strict=True))
+SAME_BATCH: dict[str, Run] = dict(zip(PROGRAMS, list(RUNS.values())[:3], strict=False))
+SAME_MEMORY: dict[str, Run] = dict(zip((BASELINE, CHECKPOINTED), list(RUNS.values())[3:], strict=True))
 NONE = Run(*[None] * 4)  # type: ignore[arg-type]  # of a program that nobody published
 LOADING = {0: (63, 104, 67.7), 1: (1.9, 105, 44.6), 2: (1.6, 104, 44.5), 4: (1.6, 104, 44.7), 8: (1.6, 104, 44.9)}
 
@@ -167,7 +167,7 @@ class Timeline(MemoryTracker):
         return self.blocks.setdefault(block.number, block)
 
     def rows(self, begin: int) -> list[dict[str, Any]]:
-        """{"event": an allocation or a release, counted from `begin`; kind: MB held after it, …}.
+        """{"allocations and releases": so many since `begin`, kind: MB held then, …}.
 
         At most `POINTS_SHOWN`: of neighbours, the highest. After `mark_state`.
         """
@@ -176,8 +176,8 @@ class Timeline(MemoryTracker):
             block = self.blocks[number]
             held[block.kind] += block.allocated_bytes if allocated else -block.allocated_bytes
             if event >= begin:
-                row = {"event": event - begin} | {kind: round(size / 1e6, 2) for kind, size in held.items()}
-                after.append((sum(held.values()), row))
+                row = {kind: round(size / 1e6, 2) for kind, size in held.items()}
+                after.append((sum(held.values()), {"allocations and releases": event - begin} | row))
         every = -(-len(after) // POINTS_SHOWN)
         return [max(after[at : at + every], key=lambda one: one[0])[1] for at in range(0, len(after), every)]
 
@@ -190,7 +190,8 @@ def by_kind(options: StepOptions, name: str) -> dict[str, Any]:
     optimizer's state.
     """
     options = replace(options, device="cpu", model=PUBLISHED, image_size=32, batch_size=128, precision="fp32")
-    with FakeTensorMode(allow_non_fake_inputs=True), Timeline() as timeline, fake_gpu(timeline, []):
+    timeline = Timeline()
+    with FakeTensorMode(allow_non_fake_inputs=True), timeline, fake_gpu(timeline, []):
         one, begin = captured(HERE / f"{name}.py", words_of(options)), 0
         timeline.begin()
         batch = float_batch(options)
@@ -203,12 +204,12 @@ def by_kind(options: StepOptions, name: str) -> dict[str, Any]:
 
 
 class Study(Measured):
-    """The measurements, in rounds. half: the precision; on a CPU bf16 also where it is slower, to see its memory."""
+    """The measurements, in rounds."""
 
-    def __init__(self, lab: Measurements) -> None:
-        super().__init__(lab)
-        on_cpu = self.options.device == "cpu" and self.options.precision == "auto"
-        self.half = "bf16" if on_cpu else self.options.precision
+    @property
+    def half(self) -> str:
+        """Half precision: as the options say, but on a CPU bf16 also where it is slower, to see its memory."""
+        return "bf16" if (self.options.device, self.options.precision) == ("cpu", "auto") else self.options.precision
 
     def steps(self, sizes: Mapping[str, int], rounds: int) -> dict[str, dict[int, Any]]:
         """{program: its rounds}, interleaved, each with a batch size; in float32 but for the one that is not."""
@@ -224,7 +225,7 @@ class Study(Measured):
     def same_memory(self, steps: Mapping[str, Mapping[int, Any]]) -> list[Row]:
         """The largest batch within what the baseline holds of `LARGER` times the batch, by a line through two sizes."""
         small, names = self.options.batch_size, [name for name in (BASELINE, CHECKPOINTED, SELECTIVE) if name in steps]
-        large = self.steps(dict.fromkeys(names, LARGER * small), 1)
+        large = self.steps({name: LARGER * small for name in names}, 1)
         sizes = {}
         for name in large if BASELINE in large else ():
             at_small, at_large = first(steps[name])["peak_bytes"], first(large[name])["peak_bytes"]
@@ -456,8 +457,8 @@ def main() -> None:
     predicted = {name: study.one("by_kind", name=name) for name in PROGRAMS if name not in (HALF, COMPILED)}
     timelines = {name: timeline for name, timeline in predicted.items() if timeline}
     tables["memory_at_peak"] = at_peak(timelines)
-    for name in {BASELINE, CHECKPOINTED} & set(timelines):
-        tables[f"memory_by_kind_{name}"] = timelines[name]["rows"]
+    shown = [name for name in (BASELINE, CHECKPOINTED) if name in timelines]
+    tables |= {f"memory_by_kind_{name}": timelines[name]["rows"] for name in shown}
     notes = [] if on_gpu(options) else [
         *(f"bf16 is measured although {note}" for note in autocast_notes("cpu", study.half)),
         *without_gpu("offload", "cpu"),

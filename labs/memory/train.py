@@ -75,7 +75,7 @@ def train(
     amp_dtype = DTYPES[settings.precision]
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
     parts = {"model": model, "optimizer": optimizer, "scaler": scaler}
-    run = Training(folder, settings, parts, [loader.generator], device=device)
+    run = Training(folder, settings, parts, [loader.generator] if loader.generator else [], device=device)
     part = torch.cuda.nvtx.range if device.type == "cuda" else nullcontext
     for _ in run.epochs(epochs):
         losses, right = [], []

@@ -2,7 +2,7 @@
 
     python labs/pruning/prune.py                                   digits: trains, then prunes; minutes on two cores
     python labs/pruning/prune.py --data DIR --shares 0.8 0.9 --reset 0 2       CIFAR-10, or DIR/train and DIR/val
-    python labs/pruning/prune.py --trained logs/labs/scale/train --data DIR    what labs/scale/train.py trained
+    python labs/pruning/prune.py --trained logs/labs/scale/train --data DIR    of labs/scale/train.py --keep 0,2
     python labs/pruning/prune.py --trained torchvision --data IMAGENET --image-size 224 --reset end
 
 Idea       Frankle et al. 2019, "Stabilizing the Lottery Ticket Hypothesis": the weights that are largest at the end are
@@ -25,7 +25,7 @@ from typing import Any
 
 from common.device import disable_tf32, keep_freed_memory
 from common.options import StepOptions, add_step_options, resolved
-from labs.pruning.masks import HOW, apply, magnitudes, masks_of, remove, threshold, without_channels
+from labs.pruning.masks import HOW, apply, magnitudes, masks_of, prunable, remove, threshold, without_channels
 from labs.pruning.model import DEFAULTS, network, network_like
 from labs.shared.images import SPLIT_SEED, DataSet, Images, image_data, source_in
 from labs.shared.training import CHECKPOINT, KEPT, Training, packed, rising_then_falling, unpacked
@@ -105,9 +105,7 @@ def data_of(options: StepOptions, known: Mapping[str, Any] | None = None) -> tup
 
 def optimizer_at(model: nn.Module, settings: Settings, state: State | None = None) -> torch.optim.Optimizer:
     """SGD for a model that is not masked yet; with a state, both have its weights and its momentum."""
-    optimizer = torch.optim.SGD(
-        model.parameters(), settings.lr, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True
-    )  # fmt: skip
+    optimizer = torch.optim.SGD(model.parameters(), settings.lr, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True)
     if state:
         model.load_state_dict(state["model"])
     if state and "optimizer" in state:
@@ -123,8 +121,8 @@ def train(
 ) -> Training:  # fmt: skip
     """Train from the end of epoch `begin` to that of `until`, by default the last: its epochs, with test accuracies.
 
-    The batches and the learning rates of an epoch are the same wherever a training begins.
-    folder, keep: see `Training`. Raises InputError where a loss is no number.
+    The batches and the learning rates of an epoch are the same wherever a training begins. folder, keep: see
+    `Training`. Raises InputError where a loss is no number.
     """
     images, device = data.train, data.train.images.device
     steps = len(images) // settings.batch_size
@@ -259,8 +257,8 @@ def parsed() -> tuple[StepOptions, argparse.Namespace]:
     add("--epochs", type=whole_number(1, 10**6), metavar="N", help="in all (default: as trained, or by data set)")
     add("--lr", type=float, help="SGD's highest (default: as trained, or by data set)")
     args = parser.parse_args()
-    if not all(0 < share < 1 for share in args.shares):
-        raise InputError("--shares are above 0 and below 1, such as 0.9")
+    if not all(0 < share < 1 for share in args.shares) or not (args.lr is None or 0 < args.lr < float("inf")):
+        raise InputError("--shares are above 0 and below 1, such as 0.9, and --lr is above 0")
     args.trained = args.trained and (args.trained if str(args.trained) == "torchvision" else folder(str(args.trained)))
     return resolved(args, defaults=DEFAULTS), args
 
@@ -276,12 +274,14 @@ def main() -> None:
     disable_tf32()
     if device.type == "cpu":
         keep_freed_memory()
+    # 1. What was trained, its data, and how
     states = read_trained(args.trained) if args.trained else {}
     known = {**states[max(states)].get("settings", {})} if states else {}
     known |= {name: value for name in GIVEN if (value := getattr(args, name)) is not None}
     known = {name: known[name] for name in KNOWN if name in known} | {"trained": str(args.trained or "")}
     data, settings = data_of(options, known)
-    print(", ".join(f"{name} {value}" for name, value in asdict(settings).items()), flush=True)
+    print(", ".join(f"{name} {value}" for name, value in asdict(settings).items() if value != ""), flush=True)
+    # 2. Nothing was trained: train, and keep the epochs to reset to
     if not states:
         torch.manual_seed(settings.seed)
         model, path = network(settings.model, data.channels, data.classes).to(device), options.logdir / "unpruned"
@@ -290,19 +290,20 @@ def main() -> None:
     last = max(states)
     epochs = [last if at == -1 else at for at in args.reset or sorted(states)[:-1] or [last]]
     if missing := [at for at in epochs if at not in states]:
-        raise InputError(f"--reset {missing[0]}: the training kept {sorted(states)}; begin anew, in another folder")
+        raise InputError(f"--reset {missing[0]}: the training kept {sorted(states)}, as its --keep or --reset said")
 
     def network_at_end() -> nn.Module:
         return network_like(states[last]["model"], settings.model, data.channels, data.classes).to(device)
 
     def row_of(model: nn.Module, share: float, reset_to: int | None) -> dict[str, Any]:
         """What is left of a network without masks."""
-        weights = magnitudes(model, "weights")
-        sizes = {"weights": len(weights), "not zero": int((weights > 0).sum())}
+        layers = [int((module.weight != 0).sum()) for module in prunable(model).values()]
+        sizes = {"weights left": sum(layers), "layers without": layers.count(0)}
         return {"pruned %": 100 * share, "reset to epoch": reset_to, "accuracy %": 100 * accuracy(model, data), **sizes}
 
     console().print(Table("counts", count_rows(network_at_end(), args.shares)).rich())
     rows = [row_of(network_at_end(), 0.0, None)]
+    # 3. For each share and epoch: prune, reset, train again
     for share, at in product(args.shares, epochs):
         print(f"{100 * share:g} % pruned ({args.how}), reset to epoch {at} of {last}", flush=True)
         path = options.logdir / f"{args.how}-{100 * share:g}-reset-{at}"

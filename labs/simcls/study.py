@@ -16,7 +16,7 @@ from typing import Any
 
 from common.loaders import Batch, Epochs
 from common.options import StepOptions
-from common.program import captured, profiled_peak_bytes, timed, words_of
+from common.program import captured, peak_bytes, timed, words_of
 from labs.shared import study as shared
 from labs.simcls.data import SOME, check_extras
 from labs.simcls.documents import FOLDS, Corpus, corpus, kept_rouge
@@ -138,15 +138,8 @@ def full_batch(options: StepOptions, candidates: int) -> Batch:
 
 def needed_bytes(one: Program, batch: Batch) -> int:
     """The most bytes that a program's step allocates beyond weights, moments and the gradients of the step before."""
-    step, device = partial(one.train_step, *batch), torch.device(one.args.device)
-    for _ in range(2):  # moments are there from now on
-        step()
-    if device.type == "cpu":
-        return profiled_peak_bytes(step)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    step()
-    return torch.cuda.max_memory_allocated(device) - before
+    peak = peak_bytes(one, batch)
+    return peak if one.args.device == "cpu" else peak - torch.cuda.memory_allocated(one.args.device)
 
 
 # Means over test documents whose intervals are over packages; an article of CNN/DailyMail is one by itself.

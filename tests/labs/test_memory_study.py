@@ -2,7 +2,7 @@
 
 import json
 import sys
-from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,13 +48,12 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, 
     monkeypatch.setattr(Measurements, "measure", here)
     monkeypatch.setattr(programs, "QUICK", SHORT)
     monkeypatch.setattr(torch, "compile", lambda function: function)  # compiling takes most of a minute
-    monkeypatch.setattr(
-        torch.autograd.graph, "region_activation_memory_budget", lambda share: nullcontext(), raising=False
-    )
+    monkeypatch.setattr(torch._functorch.config, "activation_memory_budget", 1.0)
     monkeypatch.setattr(study, "PUBLISHED", "resnext11_1x2d")
     monkeypatch.setattr(study, "WINDOW_STEPS", {True: 1})
     monkeypatch.setattr(study, "OPTIMIZER_STEPS", {True: 3})
     monkeypatch.setattr(study, "EPOCHS", {True: 1})
+    monkeypatch.setattr(study, "ROUNDS", {True: 1})
     monkeypatch.setattr(study, "SEEDS", (0, 1))
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     assert main(*words)[0] == 0
@@ -71,7 +70,7 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, 
     assert all(claim.value is not None for claim in result.claims)
     kinds = result.tables[f"memory_by_kind_{BASELINE}"]
     of = {name: [row[name] for row in kinds] for name in kinds[0]}
-    assert of["event"] == sorted(of["event"])
+    assert of["allocations and releases"] == sorted(of["allocations and releases"])
     assert len(set(of["parameters"])) == 1
     peak = of["activations"].index(max(of["activations"]))
     assert 0 < peak < len(kinds) - 1
@@ -197,6 +196,10 @@ def test_a_seed_counts_only_where_all_variants_were_trained(options, monkeypatch
     assert list(quick)[5:] == ["2 workers"]
     assert all([epochs[0]["loss"] for epochs in seeds] == [0.0, 2.0] for seeds in quick.values())
     assert one.notes == ["the curves are of training on digits", "curves was not measured: killed by SIGKILL"]
+    whole = Canned(replace(options, quick=False), curves=curves)
+    names = list(Study(whole).trained())
+    assert names == [*list(quick)[:5], "1 workers", "2 workers", "4 workers", "8 workers"]
+    assert [list(asked["variants"]) for asked in whole.asked] == 3 * [[name] for name in names]  # hours each, on a GPU
 
 
 def tables_with(table, key, column, cell):
@@ -276,8 +279,8 @@ def test_pairs_of_one_seed_are_compared_and_accuracies_stay_within_0_and_100():
 
 def test_what_was_published_stands_next_to_what_is_reserved_and_agrees_with_itself():
     rows = [
-        {"event": 9000, "parameters": 100.0, "activations": 400.0},
-        {"event": 9001, "parameters": 100.0, "activations": 50.0},
+        {"allocations and releases": 9000, "parameters": 100.0, "activations": 400.0},
+        {"allocations and releases": 9001, "parameters": 100.0, "activations": 50.0},
     ]
     (row,) = study.at_peak({BASELINE: {"rows": rows, "reserved_bytes": 600_000_000}})
     assert (row["allocated GB"], row["reserved GB"], row["published GB"]) == (0.5, 0.6, 7.82)

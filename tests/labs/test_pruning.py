@@ -276,6 +276,8 @@ def test_a_small_study_fills_every_table(options, tmp_path, monkeypatch):
     monkeypatch.setitem(prune.RECIPES, "digits", {"epochs": 2, "lr": 0.1, "image_size": 8})
     monkeypatch.setattr(study, "SHARES", {True: (0.95,)})
     monkeypatch.setattr(study, "RESETS", {True: (0, 1)})
+    monkeypatch.setattr(study, "SEEDS", {True: 1})
+    monkeypatch.setattr(study, "ROUNDS", {True: 1})
     monkeypatch.setattr(study, "QUICK", replace(study.QUICK, window_seconds=0.0))
     monkeypatch.setattr(study, "jobs", lambda options, processes, **_: [2.0 * processes])
     monkeypatch.setattr(study, "usable_cores", lambda: 2)
@@ -285,7 +287,7 @@ def test_a_small_study_fills_every_table(options, tmp_path, monkeypatch):
     result = read(tmp_path / "labs" / "pruning" / "study.json")
     assert [name for name, rows in result.tables.items() if not rows] == []
     assert result.tables["processes"][1]["times as soon"]["ratio"] == pytest.approx(2)
-    assert "2 of 16 trainings (retrained) failed and are left out" in result.notes
+    assert "1 of 8 trainings (retrained) failed and are left out" in result.notes
     claims = {claim.id: claim for claim in result.claims}
     assert len(claims) == len(result.claims)
     assert claims["late-reset"].needs == "three seeds that differ"

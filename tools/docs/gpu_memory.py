@@ -199,12 +199,12 @@ def largest_table(fit: Fit, course: "Course", *names: str) -> str:
     rows = [
         [
             _name(one),
-            *([one.precision, _gb(one.reserved_bytes + fit.context_bytes)] if names else []),
+            *([one.precision, str(one.batch_size), _gb(one.reserved_bytes + fit.context_bytes)] if names else []),
             *(str(one.largest.get(str(size), "-")) for size in GPUS.values()),
         ]
         for one in different
     ]
-    own = ["precision", f">GB, batch {different[0].batch_size}"] if names else []
+    own = ["precision", ">batch", ">GB"] if names else []
     return markdown_table(["program", *own, *(f">{name}" for name in GPUS)], rows)
 
 

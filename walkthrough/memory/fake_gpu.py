@@ -6,7 +6,7 @@ here for as long as a prediction takes.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -39,9 +39,8 @@ def fake_gpu(tracker: MemoryTracker, notes: list[str]) -> Iterator[None]:
             (nn.Module, "_apply", _apply),
             (nn.functional, "dropout", _dropout),
             (torch.autograd.graph, "save_on_cpu", _save_on_host(tracker)),
-            (torch.autograd.graph, "region_activation_memory_budget", lambda budget: nullcontext()),  # of compiled code
         ):
-            replaced.enter_context(patch.object(owner, name, replacement, create=True))  # older torch has no budget
+            replaced.enter_context(patch.object(owner, name, replacement))
         library = torch.library.Library("aten", "IMPL")
         for name in FLOAT32_ON_GPU:
             library.impl(name, _in_float32(_operator(name)), "AutocastCPU")

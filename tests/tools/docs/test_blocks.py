@@ -195,6 +195,7 @@ def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_
     assert "| `00_baseline` | 32 | float32 | 2.26 |" in BLOCKS["table"](course, "fit", "programs")
     assert "`01_amp` is not predicted: why &lt;b>." in BLOCKS["table"](course, "fit", "programs")
     assert "| `00_baseline` | 199 |" in BLOCKS["table"](course, "fit", "largest")
+    assert "| `00_baseline` | float32 | 32 | 2.95 | 199 |" in BLOCKS["table"](course, "fit", "largest", "00_baseline")
     of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
     assert "No GPU has been recorded yet" in BLOCKS["table"](of_cpu, "fit", "measured")
 

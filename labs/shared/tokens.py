@@ -3,6 +3,7 @@
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from labs.shared.extras import imported
@@ -61,14 +62,17 @@ def trained_tokenizer(texts: Iterable[str], lab: str, vocabulary: int = VOCABULA
 def hub_tokenizer(name: str, lab: str, instead: str) -> tuple[Any, str]:
     """The tokenizer of a model of the Hugging Face hub, and its token that fills up. instead: what can be used here.
 
-    Raises InputError where it cannot be had.
+    name: on the hub, or a folder that holds its files. Raises InputError where it cannot be had.
     """
     tokenizers = imported("tokenizers", lab, f"--model {name}")
     progress.say(f"model: loading the tokenizer of {name}, kept here or from the Hugging Face hub")
     hub = imported("huggingface_hub", lab, f"--model {name}")
     try:
         with _no_retries_told(hub.logging):
-            tokenizer = tokenizers.Tokenizer.from_pretrained(name)
+            if (file := Path(name) / "tokenizer.json").is_file():  # a folder in the hub's format
+                tokenizer = tokenizers.Tokenizer.from_file(str(file))
+            else:
+                tokenizer = tokenizers.Tokenizer.from_pretrained(name)
     except Exception as error:  # its own `Exception`, without a class, for a missing file as for a missing network
         raise InputError(
             f"--model {name}: its tokenizer could not be loaded from the Hugging Face hub: use {instead}"

@@ -20,14 +20,14 @@ from labs.shared import docstrings
 from labs.shared.extras import imported
 from labs.shared.tokens import FIRST, PAD, UNKNOWN, trained_tokenizer
 from labs.transformer.batches import Item
-from labs.transformer.model import SIZES, hub_config, quiet_transformers, unusable
+from labs.transformer.model import SIZES, from_hub
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, printable
 
 from torch.utils.data import Dataset
 
-QUICK_TEXTS, QUICK_TOKENS = 4000, 128  # by --quick: of each part, and of a text, at most
+QUICK_TEXTS, QUICK_TOKENS = 2000, 128  # by --quick: of each part, and of a text, at most
 CLASSES = 20  # packages: those with the most docstrings
 MOST_PER_PACKAGE = 3000  # docstrings: from a few hundred a bag of words learns more than a transformer does
 FEWEST_PER_CLASS = 20  # texts: with fewer, a split has none of it
@@ -116,21 +116,17 @@ def tokenizer_for(model: str, train: tuple[Example, ...]) -> Any:
 
     Its `model_max_length` is what the model takes. Raises InputError.
     """
-    imported("transformers", "transformer", "a transformer")
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
-
     if model in SIZES:
+        transformers = imported("transformers", "transformer", "a transformer")
         own = trained_tokenizer((example.text for example in train), "transformer")
         special = {"pad_token": PAD, "cls_token": FIRST, "unk_token": UNKNOWN}
-        return PreTrainedTokenizerFast(tokenizer_object=own, model_max_length=SIZES[model].max_tokens, **special)
-    quiet_transformers()
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(model)
-    except Exception as error:  # no such folder, no network, a damaged file: no common class
-        raise unusable(model, "its tokenizer could not be loaded", error) from error
+        return transformers.PreTrainedTokenizerFast(
+            tokenizer_object=own, model_max_length=SIZES[model].max_tokens, **special
+        )
+    tokenizer = from_hub("AutoTokenizer", model)
     if tokenizer.pad_token_id is None:
         raise InputError(f"--model {model}: its tokenizer has no token to fill up with")
-    positions = getattr(hub_config(model), "max_position_embeddings", tokenizer.model_max_length)
+    positions = getattr(from_hub("AutoConfig", model), "max_position_embeddings", tokenizer.model_max_length)
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions)
     return tokenizer
 

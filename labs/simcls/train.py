@@ -32,6 +32,7 @@ METHODS = ("worst", "random", "first", "nearest length", "re-ranked", "oracle")
 RANKER, TOKENIZER, TEST = "ranker.json", "tokenizer.json", "test.json"
 STEP_DOCUMENTS = 16  # of an optimizer step, unless the command line says
 MOST_TOKENS = 500  # of a document, that word vectors are made from
+QUICK = 500  # documents, with --quick; a small encoder takes four times as many
 TOLD = 50  # batches, after which the time of an epoch is said
 WARMUP = 0.1  # of all steps: the learning rate rises, then falls to 0
 PRECISION = {dtype: name for name, dtype in DTYPES.items()}
@@ -80,7 +81,7 @@ def settings_for(options: StepOptions, texts: Corpus, fold: int = 0) -> Settings
     own, small = options.model in SIZES, options.model == "small"
     return Settings(
         model=options.model, data=texts.digest, fold=fold,
-        documents=(2000 if small else 500) if options.quick else None,
+        documents=(4 * QUICK if small else QUICK) if options.quick else None,
         epochs=(4 if small else 2) if options.quick else 8 if small else 5,
         batch_size=options.batch_size, accumulate=max(1, STEP_DOCUMENTS // options.batch_size),
         lr=1e-3 if small else 1e-4 if own else 2e-5, checkpointed=False,
@@ -256,14 +257,16 @@ def options(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.N
     defaults = replace(DEFAULTS, cpu=Workload("small", STEP_DOCUMENTS))
     texts = {
         "--logdir": f"folder of this training (default: {folder_of_this})",
-        "--quick": "fewer epochs and documents: 500, of small 2000",
+        "--quick": f"fewer epochs, and {QUICK} documents; of docstrings {4 * QUICK}",
     }
     without = (*DEFAULTS.without, "--stacks")
     add_step_options(parser, folder_of_this, batch_size=None, without=without, texts=texts, defaults=defaults)
     add_candidates(parser)
     count = whole_number(1, 10**7)
     parser.add_argument("--epochs", type=count, metavar="N", help="in all (default: 8 of small, 5 of others)")
-    parser.add_argument("--documents", type=count, metavar="N", help="to train on, at most (default: all)")
+    parser.add_argument(
+        "--documents", type=count, metavar="N", help="to train on, and of other splits, at most (default: all)"
+    )
     parser.add_argument(
         "--accumulate", type=count, metavar="N", help="batches of an optimizer step (default: those of 16 documents)"
     )
@@ -280,7 +283,7 @@ def main() -> None:
     disable_tf32()
     check_extras(steps.model)
     check_writable(steps.logdir)
-    texts = corpus(steps.data)
+    texts = corpus(steps.data, args.documents or (QUICK if steps.quick else None))
     asked = {name: getattr(args, name) for name in ("epochs", "documents", "accumulate", "lr")}
     settings = replace(
         settings_for(steps, texts), checkpointed=args.checkpoint,

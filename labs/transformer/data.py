@@ -26,7 +26,7 @@ from walkthrough.results.errors import InputError, printable
 
 from torch.utils.data import Dataset
 
-QUICK_TEXTS, QUICK_TOKENS = 4000, 128  # by --quick: of each part, and of a text, at most
+QUICK_TEXTS, QUICK_TOKENS = 2000, 128  # by --quick: of each part, and of a text, at most
 CLASSES = 20  # packages: those with the most docstrings
 MOST_PER_PACKAGE = 3000  # docstrings: from a few hundred a bag of words learns more than a transformer does
 FEWEST_PER_CLASS = 20  # texts: with fewer, a split has none of it

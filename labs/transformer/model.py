@@ -115,11 +115,6 @@ def from_hub(kind: str, name: str, **settings: Any) -> Any:
         ) from error
 
 
-def padded_logits(model: Any, ids: torch.Tensor, pad_id: int) -> torch.Tensor:
-    """The logits [texts, classes] of token ids [texts, tokens] that are filled up with pad_id."""
-    return model(ids, attention_mask=ids != pad_id).logits
-
-
 def packed_logits(model: Any, ids: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
     """The logits [texts, classes] of texts that are packed into rows, as the model has them one text per row.
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from common.device import autocast_dtype, device_name, disable_tf32
 from common.options import StepOptions, Workload, add_step_options, resolved
+from labs.shared.text import word_vectors
 from labs.shared.training import DTYPES, Training, rising_then_falling
-from labs.shared.words import word_vectors
 from labs.simcls.data import Candidates, Collate, PlacedTokens, check_extras, tokens_for
 from labs.simcls.documents import Corpus, Document, Scores, corpus, kept_rouge, split
 from labs.simcls.model import DEFAULTS, SIZES, Encoder, HubEncoder, ReRanker, ranking_loss, re_ranker, size_of

@@ -48,17 +48,9 @@ class Pipeline:
     """
 
     def __init__(
-        self,
-        data: Path,
-        name: str,
-        size: int,
-        share: int,
-        device: torch.device,
-        workers: int = 0,
-        seed: int = 0,
-        rank: int = 0,
-        processes: int = 1,
-    ) -> None:
+        self, data: Path, name: str, size: int, share: int, device: torch.device, workers: int = 0, seed: int = 0,
+        rank: int = 0, processes: int = 1,
+    ) -> None:  # fmt: skip
         self.name, self.size, self.share, self.device, self.seed = name, size, share, device, seed
         self.rank, self.processes = rank, processes
         if name in ON_GPU:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.options import Defaults, Workload
 from labs.shared.extras import imported
-from labs.shared.words import word_vectors
+from labs.shared.text import word_vectors
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
 
@@ -113,11 +113,6 @@ def from_hub(kind: str, name: str, **settings: Any) -> Any:
             f"--model {name}: {kind} could not load it from a folder or the Hugging Face hub ({type(error).__name__}): "
             f"use {', '.join(SIZES)}, a folder that save_pretrained wrote, or a model of the hub with a network"
         ) from error
-
-
-def padded_logits(model: Any, ids: torch.Tensor, pad_id: int) -> torch.Tensor:
-    """The logits [texts, classes] of token ids [texts, tokens] that are filled up with pad_id."""
-    return model(ids, attention_mask=ids != pad_id).logits
 
 
 def packed_logits(model: Any, ids: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:

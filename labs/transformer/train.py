@@ -28,7 +28,6 @@ from labs.transformer.model import (
     begin_with_word_vectors,
     dropped,
     from_hub,
-    padded_logits,
 )
 from walkthrough.results.errors import InputError, OneLineParser, whole_number
 from walkthrough.results.result import write_json
@@ -126,7 +125,7 @@ def evaluated(model: Any, of: Tokenized, device: torch.device, precision: torch.
     losses, right, half = 0.0, 0, precision not in (None, torch.float32)
     for labels, ids in DataLoader(of, OF_TEST, sampler=by_length, collate_fn=DynamicPadding(of.pad_id)):
         with torch.autocast(device.type, precision, enabled=half):
-            logits = padded_logits(model, ids.to(device), of.pad_id).float()
+            logits = model(ids.to(device), attention_mask=(ids != of.pad_id).to(device)).logits.float()
         labels = labels.to(device)
         losses += nn.functional.cross_entropy(logits, labels, reduction="sum").item()
         right += int((logits.argmax(1) == labels).sum())

@@ -136,7 +136,8 @@ def test_a_jpeg_that_cannot_be_decoded_is_named_in_one_line_also_by_a_worker(dat
 
 
 def test_a_model_has_the_published_count_of_parameters_and_its_width_by_its_name():
-    assert sum(parameter.numel() for parameter in mobilenet("w32", 1000).parameters()) == 3_504_872
+    with torch.device("meta"):
+        assert sum(parameter.numel() for parameter in mobilenet("w32", 1000).parameters()) == 3_504_872
     assert mobilenet("w8", 4)(torch.zeros(2, 3, 64, 64)).shape == (2, 4)
     for name in ("w12", "resnet18", "w0", "w4096"):
         with pytest.raises(InputError, match="unknown model"):
@@ -224,8 +225,9 @@ def test_a_shard_that_cannot_be_written_leaves_nothing_under_its_name(data, tmp_
 
 
 @pytest.mark.spark
+@pytest.mark.thorough
 @needs_spark
-def test_spark_makes_the_same_shards_as_processes_and_says_in_a_line_why_not(data, tmp_path):
+def test_spark_makes_the_same_shards_as_processes_and_says_in_a_line_why_not(data, tmp_path, run_here, monkeypatch):
     (data / "train" / "class_001" / "000001.jpg").write_bytes(b"")
     words = ["--data", data, "--size", "32", "--engine", "spark"]
     done = run_program(PREPROCESS, *words, "--out", tmp_path / "spark", "--master", "local[1]")
@@ -236,12 +238,14 @@ def test_spark_makes_the_same_shards_as_processes_and_says_in_a_line_why_not(dat
     for path in of_processes:
         assert path.read_bytes() == (tmp_path / "spark" / path.relative_to(tmp_path / "processes")).read_bytes()
     assert len([path for path in of_processes if path.suffix == ".tar"]) == 16
-    assert_refused(run_program(PREPROCESS, *words, "--out", tmp_path / "a", "--master", "locl[2]"), "--master locl[2]")
+    refused = run_here(PREPROCESS, *words, "--out", tmp_path / "a", "--master", "locl[2]")
+    assert_refused(refused, "--master locl[2]")
     java = tmp_path / "bin" / "java"
     java.parent.mkdir()
     java.write_text("#!/bin/sh\necho 'java.lang.LinkageError: too old' >&2\nexit 1\n")
     java.chmod(0o755)
-    done = run_program(PREPROCESS, *words, "--out", tmp_path / "b", JAVA_HOME=tmp_path)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    done = run_here(PREPROCESS, *words, "--out", tmp_path / "b")
     assert_refused(done, "Spark with --master local[*] failed", "java.lang.LinkageError: too old")
 
 

@@ -71,7 +71,6 @@ def claim(
     below: float | None = None,
     within: tuple[float, float] | None = None,
     needs: str | None = None,
-    holds: bool | None = None,
 ) -> Claim:
     """A `Claim` that a value is above a limit, below one, or within a band; exactly one of the three is given.
 
@@ -86,16 +85,12 @@ def claim(
     elif below is not None:
         over = _is_above(least, most, below)
         holds = None if over is None else not over
-    elif within is not None:
+    else:
+        assert within is not None
         holds = None if least is None or most is None else inside(least, most, within)
     if needs or holds is not None:
         return Claim(id, text, middle, low, high, None if needs else holds, needs)
     return Claim(id, text, middle, low, high, None, MORE_ROUNDS if value is not None else "its measurement")
-
-
-def above(value: Ratio | Mean, limit: float) -> bool | None:
-    """Whether a value is above a limit: None where its interval includes the limit, or where it has none."""
-    return _is_above(value.low, value.high, limit)
 
 
 def _is_above(low: float | None, high: float | None, limit: float) -> bool | None:

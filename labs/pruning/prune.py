@@ -2,7 +2,7 @@
 
     python labs/pruning/prune.py                                   digits: trains, then prunes; minutes on two cores
     python labs/pruning/prune.py --data DIR --shares 0.8 0.9 --reset 0 2       CIFAR-10, or DIR/train and DIR/val
-    python labs/pruning/prune.py --trained logs/labs/scale/train --data DIR    what labs/scale/train.py trained
+    python labs/pruning/prune.py --trained logs/labs/scale/train --data DIR    of labs/scale/train.py --keep 0,2
     python labs/pruning/prune.py --trained torchvision --data IMAGENET --image-size 224 --reset end
 
 Idea       Frankle et al. 2019, "Stabilizing the Lottery Ticket Hypothesis": the weights that are largest at the end are
@@ -25,7 +25,7 @@ from typing import Any
 
 from common.device import disable_tf32, keep_freed_memory
 from common.options import StepOptions, add_step_options, resolved
-from labs.pruning.masks import HOW, apply, magnitudes, masks_of, remove, threshold, without_channels
+from labs.pruning.masks import HOW, apply, magnitudes, masks_of, prunable, remove, threshold, without_channels
 from labs.pruning.model import DEFAULTS, network, network_like
 from labs.shared.images import SPLIT_SEED, DataSet, Images, image_data, source_in
 from labs.shared.training import CHECKPOINT, KEPT, Training, packed, rising_then_falling, unpacked
@@ -280,7 +280,7 @@ def main() -> None:
     known |= {name: value for name in GIVEN if (value := getattr(args, name)) is not None}
     known = {name: known[name] for name in KNOWN if name in known} | {"trained": str(args.trained or "")}
     data, settings = data_of(options, known)
-    print(", ".join(f"{name} {value}" for name, value in asdict(settings).items()), flush=True)
+    print(", ".join(f"{name} {value}" for name, value in asdict(settings).items() if value != ""), flush=True)
     # 2. Nothing was trained: train, and keep the epochs to reset to
     if not states:
         torch.manual_seed(settings.seed)
@@ -290,15 +290,15 @@ def main() -> None:
     last = max(states)
     epochs = [last if at == -1 else at for at in args.reset or sorted(states)[:-1] or [last]]
     if missing := [at for at in epochs if at not in states]:
-        raise InputError(f"--reset {missing[0]}: the training kept {sorted(states)}; begin anew, in another folder")
+        raise InputError(f"--reset {missing[0]}: the training kept {sorted(states)}, as its --keep or --reset said")
 
     def network_at_end() -> nn.Module:
         return network_like(states[last]["model"], settings.model, data.channels, data.classes).to(device)
 
     def row_of(model: nn.Module, share: float, reset_to: int | None) -> dict[str, Any]:
         """What is left of a network without masks."""
-        weights = magnitudes(model, "weights")
-        sizes = {"weights": len(weights), "not zero": int((weights > 0).sum())}
+        layers = [int((module.weight != 0).sum()) for module in prunable(model).values()]
+        sizes = {"weights left": sum(layers), "layers without": layers.count(0)}
         return {"pruned %": 100 * share, "reset to epoch": reset_to, "accuracy %": 100 * accuracy(model, data), **sizes}
 
     console().print(Table("counts", count_rows(network_at_end(), args.shares)).rich())

@@ -4,13 +4,12 @@ Idea       A photograph has many times the pixels that the model gets, and all o
            fast, it waits.
 Change     None yet: a JPEG is read, decoded, resized and normalised, then the next; in each epoch all over again.
 Look for   Overview: "DataLoader" is most of the step time. On a GPU its utilisation stays low.
-Caution    The order of the images is the same in all these programs, by --seed and --workers: see order.py.
+Caution    Without random crops, so that the pipelines differ in speed alone; train.py trains from each with crops.
 """
 
 from common import run_step, start, step_options
-from labs.scale.jpegs import Jpegs, as_float, image_folder, listed
+from labs.scale.data import Jpegs, as_float, image_folder
 from labs.scale.model import DEFAULTS, mobilenet
-from labs.scale.order import ShardOrder
 
 import torch
 from torch import nn
@@ -21,10 +20,8 @@ def main():
     args = step_options(__doc__, defaults=DEFAULTS)
     device = start(args, keep_tf32=True)
 
-    listing = listed(image_folder(args.data))
-    train_set = Jpegs(listing, as_float(args.image_size))
-    order = ShardOrder(len(train_set), args.batch_size, args.workers, args.seed)
-    loader = DataLoader(train_set, args.batch_size, sampler=order)
+    train_set = Jpegs(image_folder(args.data), "train", as_float(args.image_size))
+    loader = DataLoader(train_set, args.batch_size, shuffle=True, drop_last=True)
 
     model = mobilenet(args.model, len(train_set.classes)).to(device)
     criterion = nn.CrossEntropyLoss()

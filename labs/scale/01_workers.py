@@ -7,9 +7,8 @@ Caution    The work is only spread: images/s per core stay as they were. The wri
 """
 
 from common import run_step, start, step_options
-from labs.scale.jpegs import Jpegs, as_float, image_folder, listed
+from labs.scale.data import Jpegs, as_float, image_folder
 from labs.scale.model import DEFAULTS, mobilenet
-from labs.scale.order import ShardOrder
 
 import torch
 from torch import nn
@@ -20,11 +19,9 @@ def main():
     args = step_options(__doc__, defaults=DEFAULTS)
     device = start(args, keep_tf32=True)
 
-    listing = listed(image_folder(args.data))
-    train_set = Jpegs(listing, as_float(args.image_size))
-    order = ShardOrder(len(train_set), args.batch_size, args.workers, args.seed)
+    train_set = Jpegs(image_folder(args.data), "train", as_float(args.image_size))
     loader = DataLoader(
-        train_set, args.batch_size, sampler=order,
+        train_set, args.batch_size, shuffle=True, drop_last=True,
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
 

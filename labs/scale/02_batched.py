@@ -8,10 +8,8 @@ Caution    Photographs differ in size, so decoding and resizing remain work per 
 """
 
 from common import run_step, start, step_options
-from labs.scale.batches import normalised_batch
-from labs.scale.jpegs import Jpegs, as_uint8, image_folder, listed
+from labs.scale.data import Jpegs, as_uint8, image_folder, normalised_batch
 from labs.scale.model import DEFAULTS, mobilenet
-from labs.scale.order import ShardOrder
 
 import torch
 from torch import nn
@@ -22,11 +20,9 @@ def main():
     args = step_options(__doc__, defaults=DEFAULTS)
     device = start(args, keep_tf32=True)
 
-    listing = listed(image_folder(args.data))
-    train_set = Jpegs(listing, as_uint8(args.image_size))
-    order = ShardOrder(len(train_set), args.batch_size, args.workers, args.seed)
+    train_set = Jpegs(image_folder(args.data), "train", as_uint8(args.image_size))
     loader = DataLoader(
-        train_set, args.batch_size, sampler=order, collate_fn=normalised_batch,
+        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=normalised_batch,
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
 

@@ -2,18 +2,16 @@
 
 Idea       Every epoch decodes the same photographs to throw most pixels away. Made small once, they are a few
            kB each, with a small part of the pixels.
-Change     listing = resized_once(listing, args.image_size): the same images as small JPEGs, in DIR/resized-64px/
+Change     data = prepared(data, "resized", args.image_size): the same images as small JPEGs, in DIR/resized-64px/
 Look for   Overview: "DataLoader" almost vanishes. On disk: a fraction of the bytes, and less to read.
 Caution    Each image is compressed a second time, so values differ a little; the size is fixed, and what augmentation
            could have cropped from the photograph is gone. The first run resizes, which is not in its figures.
 """
 
 from common import run_step, start, step_options
-from labs.scale.batches import normalised_batch
-from labs.scale.jpegs import Jpegs, as_uint8, image_folder, listed
+from labs.scale.data import Jpegs, as_uint8, image_folder, normalised_batch
 from labs.scale.model import DEFAULTS, mobilenet
-from labs.scale.order import ShardOrder
-from labs.scale.resized import resized_once
+from labs.scale.preprocess import prepared
 
 import torch
 from torch import nn
@@ -24,11 +22,10 @@ def main():
     args = step_options(__doc__, defaults=DEFAULTS)
     device = start(args, keep_tf32=True)
 
-    listing = resized_once(listed(image_folder(args.data)), args.image_size)
-    train_set = Jpegs(listing, as_uint8(args.image_size))
-    order = ShardOrder(len(train_set), args.batch_size, args.workers, args.seed)
+    data = prepared(image_folder(args.data), "resized", args.image_size)
+    train_set = Jpegs(data, "train", as_uint8(args.image_size))
     loader = DataLoader(
-        train_set, args.batch_size, sampler=order, collate_fn=normalised_batch,
+        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=normalised_batch,
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
 

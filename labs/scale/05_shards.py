@@ -2,19 +2,18 @@
 
 Idea       A million small files cost a million seeks, and a file system on a network answers each one late. Packed into
            tar files of about a thousand images they are read from front to back.
-Change     webdataset.DataPipeline over shards in place of files; preprocess.py makes the shards, with Spark or without
+Change     ShardSet, a webdataset.DataPipeline, in place of files; preprocess.py makes the shards, with Spark or without
 Look for   Overview: "DataLoader" as small as with small files; on disk: few files. What shards save, a local disk that
            has all of it in memory does not show.
-Caution    Only whole shards are shuffled, and the images within one: they were dealt into shards at random before.
+Caution    Only shards are shuffled, and images among a thousand: they were dealt into shards at random before.
            Each worker reads its own shards, so workers beyond the number of shards have nothing to do.
 """
 
 from common import run_step, start, step_options
-from labs.scale.batches import normalised_batch
+from labs.scale.data import image_folder, normalised_batch
 from labs.scale.model import DEFAULTS, mobilenet
-from labs.scale.preprocess import train_shards
-from labs.scale.shards import Reading, ShardSet, decoded
-from labs.shared.extras import imported
+from labs.scale.preprocess import prepared
+from labs.scale.shards import ShardSet
 
 import torch
 from torch import nn
@@ -25,13 +24,10 @@ def main():
     args = step_options(__doc__, defaults=DEFAULTS)
     device = start(args, keep_tf32=True)
 
-    wds = imported("webdataset", "scale", "reading shards")
-    folder, index = train_shards(args.data, args.image_size)
-    reading = Reading(folder, index, args.batch_size, args.workers, args.seed)
-    stages = [reading.shards, wds.tarfile_to_samples(), reading.samples, wds.map(decoded)]
-    train_set = ShardSet(wds.DataPipeline(*stages), reading, index)
+    data = prepared(image_folder(args.data), "shards", args.image_size)
+    train_set = ShardSet(data, "train", args.seed)
     loader = DataLoader(
-        train_set, args.batch_size, collate_fn=normalised_batch,
+        train_set, args.batch_size, drop_last=True, collate_fn=normalised_batch,
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
 

@@ -2,18 +2,16 @@
 
 Idea       DALI runs the whole pipeline on the GPU: JPEGs of a batch are decoded together, cropped, resized and
            normalised by kernels made for it.
-Change     From 06: DaliDecoder in place of decoded_batch; the loader and the train step stay
+Change     From 06: DaliDecoder in place of NvjpegDecoder; the loader and the train step stay
 Look for   GPU Kernel: one decoding and one resizing kernel per batch, where 06 launches some for each image.
 Caution    Needs an NVIDIA GPU and nvidia-dali. DALI can read and shuffle files too; here it does not, so that batches
            are those of the other programs.
 """
 
 from common import run_step, start, step_options
-from labs.scale.dali import DaliDecoder
-from labs.scale.gpu import as_bytes, encoded_batch, needs_cuda
-from labs.scale.jpegs import Jpegs, image_folder, listed
+from labs.scale.data import Jpegs, image_folder
+from labs.scale.gpu_decode import DaliDecoder, as_bytes, encoded_batch, needs_cuda
 from labs.scale.model import DEFAULTS, mobilenet
-from labs.scale.order import ShardOrder
 
 import torch
 from torch import nn
@@ -25,12 +23,10 @@ def main():
     device = start(args, keep_tf32=True)
     needs_cuda(device, "DALI")
 
-    listing = listed(image_folder(args.data))
-    train_set = Jpegs(listing, as_bytes)
+    train_set = Jpegs(image_folder(args.data), "train", as_bytes)
     decoder = DaliDecoder(args.batch_size, args.image_size, device, args.workers)
-    order = ShardOrder(len(train_set), args.batch_size, args.workers, args.seed)
     loader = DataLoader(
-        train_set, args.batch_size, sampler=order, collate_fn=encoded_batch,
+        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=encoded_batch,
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
 

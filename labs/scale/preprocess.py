@@ -1,137 +1,178 @@
-"""Offline preprocessing: JPEGs are decoded and resized once, and packed into shards.
+"""Offline preprocessing: JPEGs are decoded and resized once, for training and for validation.
 
-    python labs/scale/preprocess.py --data DIR [--out DIR] [--size 64] [--engine spark] [--master local[*]]
+    python labs/scale/preprocess.py --data DIR --to shards [--size 64] [--engine spark] [--master local[*]]
 
-Spark does it on all cores of this machine, or on a cluster, whose machines must see both folders under the same path;
---engine processes does it without Spark and makes the same shards. A shard is there whole or not at all: after a cut
-the same command goes on, and makes again only shards that are missing or broken. At the end all shards are read back.
+makes DIR/shards-64px with train/ and val/; --to resized a folder of small JPEGs, --to cached decoded images in one file
+that is mapped into memory. `train.py --data DIR --pipeline shards` reads it, and so does `--data DIR/shards-64px`.
+Spark works on all cores of this machine, or on a cluster whose machines see the folders under the same paths; the other
+engine, processes of this machine, makes the same files. What is there is not made again: after a cut the same command
+goes on. JPEGs that cannot be decoded are named, counted and left out.
 """
 
-import json
-from dataclasses import asdict
+import fcntl
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from labs.scale.jpegs import Engine, Listing, image_folder, listed, on_all_cores
-from labs.scale.order import shards_of
-from labs.scale.packing import packed_shard
-from labs.scale.shards import INDEX, Index, Shard, check
+from labs.scale.data import INDEX, UNREADABLE, Jpegs, as_uint8, image_folder, on_all_cores, small_jpeg, write_beside
+from labs.scale.shards import dealt, write_shard
 from labs.scale.spark import spark_engine
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, OneLineParser, folder, printable, whole_number
 
+import numpy as np
 
-def shard_folder(data: Path, size: int) -> Path:
-    """Where shards of a folder of JPEGs lie unless another folder is named: DIR/shards-64px, with train/ and val/."""
-    return data / f"shards-{size}px"
+KINDS = ("resized", "cached", "shards")
+PARTS = ("train", "val")
+NAMED = 10  # corrupt files, at most; the index has all of them
+CORRUPT_FILES, CORRUPT_SHARE = 10, 0.01  # left out at most: so many, or that share of the files, whichever is more
+FILES = 64  # JPEGs that are resized in one job
+
+Engine = Callable[[Callable[[Any], Any], Sequence[Any], int], list[Any]]  # as `on_all_cores`
 
 
-def preprocess(data: Path, out: Path, size: int, engine: Engine = on_all_cores) -> list[Index]:
-    """Make shards of DIR/train, and of DIR/val if there is one, in OUT/train and OUT/val; their indices.
+def kind_of(data: Path) -> str | None:
+    """One of `KINDS` where a folder was made by `prepared`, None for a folder of JPEGs."""
+    return result.read_json(data / INDEX)["kind"] if (data / INDEX).exists() else None
 
-    data: a folder of JPEGs. size: px. engine: what does the work. Raises InputError for a folder that cannot be read
-    or written, and where too many JPEGs are corrupt.
+
+def prepared(data: Path, kind: str, size: int, engine: Engine = on_all_cores, out: Path | None = None) -> Path:
+    """The folder of prepared images that --data means, made at the first time; both parts.
+
+    data: a folder of JPEGs, or one that is prepared, in which images may have another size. kind: one of `KINDS`. out:
+    DIR/shards-64px if None. engine: what does the work. Several processes may call this: one works, the others wait.
+    Raises InputError for a folder that cannot be read or written, and where too many JPEGs are corrupt.
     """
-    parts = [part for part in ("train", "val") if (data / part).is_dir()]
-    return [_of_part(listed(data, part, engine), out / part, size, engine) for part in parts]
+    if there := kind_of(data):
+        if there != kind:
+            raise InputError(f"{data} holds {there} images, not {kind}: name the folder of JPEGs with --data")
+        return data
+    out = out or data / f"{kind}-{size}px"
+    with _locked(out):
+        if not (out / INDEX).exists():
+            small = prepared(data, "resized", size, engine) if kind == "cached" else None
+            print(f"preparing {data} as {kind}, {size} px, in {out}, once", flush=True)
+            with result.writing(out):
+                _made(small or data, kind, out, size, engine)
+    if (index := result.read_json(out / INDEX))["size"] != size:
+        raise InputError(f"{out} is of {index['size']} px, not {size}: name another folder")
+    return out
 
 
-def _of_part(listing: Listing, out: Path, size: int, engine: Engine) -> Index:
+@contextmanager
+def _locked(out: Path) -> Iterator[None]:
+    """Be the only process that prepares this folder."""
     with result.writing(out):
         out.mkdir(parents=True, exist_ok=True)
-    shards = shards_of(len(listing))
-    answers = [json.loads(answer) for answer in engine(packed_shard, _jobs(listing, out, size), 1)]
-    if failed := [answer["failed"] for answer in answers if "failed" in answer]:
-        raise InputError(f"cannot make {len(failed)} of {len(shards)} shards in {out}: {printable(failed[0], 160)}")
-    index = Index(
-        schema=1,
-        size=size,
-        source=listing.source,
-        classes=list(listing.classes),
-        made_from=listing.digest,
-        corrupt=dict(listing.corrupt),
-        shards=[Shard(**answer) for answer in answers],
-    )
-    result.write_json(out / INDEX, asdict(index))
-    return check(out)
+        with open(out / ".lock", "wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
 
 
-def _jobs(listing: Listing, out: Path, size: int) -> list[str]:
-    """What `packed_shard` takes, for each shard."""
-    return [
-        json.dumps(
-            {
-                "out": str(out.resolve()),
-                "name": f"{number:06d}.tar",
-                "size": size,
-                "of": listing.digest,
-                "samples": [
-                    (f"{index:08d}", listing.labels[index], str(Path(listing.path(index)).resolve()))
-                    for index in images.tolist()
-                ],
-            }
+def _made(data: Path, kind: str, out: Path, size: int, engine: Engine) -> None:
+    sets = {part: Jpegs(data, part, as_uint8()) for part in PARTS}
+    make = {"resized": partial(_resized, engine=engine), "cached": _cached, "shards": partial(_shards, engine=engine)}
+    parts = {part: make[kind](images, out / part, size) for part, images in sets.items()}
+    for part, images in sets.items():
+        _tell(out / part, parts[part]["corrupt"], len(images))
+    head = {"kind": kind, "size": size, "source": sets["train"].source, "classes": sets["train"].classes}
+    result.write_json(out / INDEX, {**head, "parts": parts})
+
+
+def _resized(images: Jpegs, out: Path, size: int, engine: Engine) -> dict[str, Any]:
+    """A folder of small JPEGs, with the names of the large ones."""
+    for name in images.classes:
+        (out / name).mkdir(parents=True, exist_ok=True)
+    jobs = [(path, str(out / images.classes[label] / f"{Path(path).stem}.jpg")) for path, label in images.samples]
+    answers = engine(partial(_resize, size=size), [jobs[at : at + FILES] for at in range(0, len(jobs), FILES)], 1)
+    corrupt = {path: why for answer in answers for path, why in answer.items()}
+    return {"images": len(jobs) - len(corrupt), "corrupt": corrupt}
+
+
+def _resize(jobs: Sequence[tuple[str, str]], size: int) -> dict[str, str]:
+    """Of a few JPEGs those that cannot be decoded, and why."""
+    corrupt = {}
+    for jpeg, target in jobs:
+        if not Path(target).exists():
+            try:
+                write_beside(Path(target), small_jpeg(jpeg, size))
+            except UNREADABLE as error:
+                corrupt[jpeg] = printable(error, 120)
+    return corrupt
+
+
+def _shards(images: Jpegs, out: Path, size: int, engine: Engine) -> dict[str, Any]:
+    """Tar files of small JPEGs that are dealt into them at random."""
+    out.mkdir(exist_ok=True)
+    jobs = [
+        (
+            str(out.resolve() / f"{number:06d}.tar"),
+            size,
+            [(f"{at:08d}", str(Path(images.samples[at][0]).resolve()), images.samples[at][1]) for at in own.tolist()],
         )
-        for number, images in enumerate(shards_of(len(listing)))
+        for number, own in enumerate(dealt(len(images)))
     ]
+    shards = engine(write_shard, jobs, 1)
+    corrupt = {path: why for shard in shards for path, why in shard.pop("corrupt").items()}
+    return {"images": sum(shard["nsamples"] for shard in shards), "corrupt": corrupt, "shardlist": shards}
 
 
-def train_shards(data: Path, size: int) -> tuple[Path, Index]:
-    """(folder, index) of the training shards that --data means, all of them whole.
+def _cached(images: Jpegs, out: Path, size: int) -> dict[str, Any]:
+    """All images in one file, decoded; their labels in another. images: resized ones."""
+    beside = out.with_name(f".{out.name}.partial.npy")
+    array = np.lib.format.open_memmap(beside, "w+", np.uint8, (len(images), 3, size, size))
+    for number in range(len(images)):
+        array[number] = images[number][0].numpy()
+    array.flush()
+    np.save(out.with_name(f"{out.name}-labels.npy"), np.array(images.targets))
+    beside.replace(out.with_suffix(".npy"))
+    return {"images": len(images), "corrupt": {}}
 
-    They are those of the folder itself, where it is one that `preprocess` wrote; else those of `shard_folder`, which
-    are made at the first time, and again where the JPEGs have changed. Raises InputError.
-    """
-    if (data / "train" / INDEX).exists():
-        index = check(data / "train")
-        if index.size != size:
-            raise InputError(f"the shards in {data} are of {index.size} px: --image-size {index.size} reads them")
-        return data / "train", index
-    jpegs = image_folder(data)
-    out = shard_folder(jpegs, size)
-    if (out / "train" / INDEX).exists():
-        index = check(out / "train")
-        if index.made_from == listed(jpegs).digest:
-            return out / "train", index
-    print(f"making shards of {size} px in {out}, once; labs/scale/preprocess.py does it with Spark", flush=True)
-    return out / "train", preprocess(jpegs, out, size)[0]
+
+def _tell(part: Path, corrupt: dict[str, str], of: int) -> None:
+    """Name what is corrupt. Raises InputError where it is too much."""
+    limit = max(CORRUPT_FILES, int(CORRUPT_SHARE * of))
+    if len(corrupt) > limit or len(corrupt) == of:
+        name, why = next(iter(corrupt.items()))
+        raise InputError(
+            f"{len(corrupt)} of {of} JPEGs for {part} cannot be decoded, such as {name} ({why}): more than {limit}, "
+            f"which are left out; bring them again, and remove {part.parent}"
+        )
+    for name, why in list(corrupt.items())[:NAMED]:
+        print(f"corrupt JPEG, left out: {name}: {why}")
+
+
+def bytes_on_disk(path: Path, pattern: str) -> int:
+    """Bytes of files in a folder, such as "train/**/*": their lengths, not the blocks that they fill."""
+    return sum(file.stat().st_size for file in path.glob(pattern) if file.is_file())
 
 
 def main() -> None:
     parser = OneLineParser(description=__doc__)
-    parser.add_argument(
-        "--data",
-        type=folder,
-        default=ROOT / "data",
-        metavar="DIR",
-        help="folder of train/CLASS/*.jpg and val/CLASS/*.jpg (without one: pictures that are drawn)",
-    )
-    parser.add_argument(
-        "--out", type=folder, default=None, metavar="DIR", help="folder of the shards (default: DIR/shards-64px)"
-    )
-    parser.add_argument(
-        "--size", type=whole_number(16, 1024), default=64, metavar="PX", help="of the images (default: %(default)s)"
-    )
-    parser.add_argument("--engine", choices=("spark", "processes"), default="spark", help="default: %(default)s")
-    parser.add_argument(
-        "--master",
-        default="local[*]",
-        metavar="URL",
-        help="Spark's: local[N], or a cluster's, such as spark://HOST:7077 (default: %(default)s)",
-    )
+    add = parser.add_argument
+    data = "folder of train/CLASS/*.jpg and val/CLASS/*.jpg (without one: pictures that are drawn)"
+    add("--data", type=folder, default=ROOT / "data", metavar="DIR", help=data)
+    add("--to", choices=KINDS, default="shards", help="default: %(default)s")
+    add("--out", type=folder, metavar="DIR", help="folder that is made (default: DIR/shards-64px)")
+    add("--size", type=whole_number(16, 1024), default=64, metavar="PX", help="of the images (default: %(default)s)")
+    add("--engine", choices=("spark", "processes"), default="processes", help="default: %(default)s")
+    master = "Spark's: local[N], or a cluster's, such as spark://HOST:7077 (default: %(default)s)"
+    add("--master", default="local[*]", metavar="URL", help=master)
     args = parser.parse_args()
     data = image_folder(args.data)
-    out = args.out or shard_folder(data, args.size)
     if args.engine == "spark":
         with spark_engine(args.master) as engine:
-            indices = preprocess(data, out, args.size, engine)
+            out = prepared(data, args.to, args.size, engine, args.out)
     else:
-        indices = preprocess(data, out, args.size)
-    for index in indices:
-        skipped = f", {len(index.corrupt)} corrupt JPEGs left out" if index.corrupt else ""
-        print(
-            f"{out}: {index.samples} images of {index.size} px in {len(index.shards)} shards, "
-            f"{index.bytes / 1e6:.1f} MB{skipped}; all read back and whole"
-        )
+        out = prepared(data, args.to, args.size, out=args.out)
+    for part, of in result.read_json(out / INDEX)["parts"].items():
+        shards = f" in {len(of['shardlist'])} shards" if "shardlist" in of else ""
+        size = bytes_on_disk(out, f"{part}*.npy" if args.to == "cached" else f"{part}/**/*.*")
+        left_out = f", {len(of['corrupt'])} corrupt JPEGs left out" if of["corrupt"] else ""
+        print(f"{out / part}: {of['images']} images of {args.size} px{shards}, {size / 1e6:.1f} MB{left_out}")
 
 
 if __name__ == "__main__":

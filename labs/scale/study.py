@@ -1,164 +1,544 @@
 """Input pipelines, and training on many processes: what each delivers, and what it costs.
 
-    python labs/scale/study.py            # the whole study
-    python labs/scale/study.py --quick    # minutes on two CPU cores
+    python labs/scale/study.py --data DIR    # the whole study; some thousand JPEGs are enough
+    python labs/scale/study.py --quick       # minutes on two CPU cores, on pictures that are drawn
 
-Makes shards offline, by Spark where it is installed; times every input pipeline by itself and under training, next to
-what the model consumes; trains in one process and in several; takes apart what processes cost each other; and sweeps.
-The result is labs/scale/study.json in --logdir.
+Trains from every pipeline by train.py, before and after images are prepared: the seconds of an epoch, and the accuracy.
+Times every pipeline by itself, next to what the model consumes; trains in one process and in several; and sweeps.
 """
 
-from collections.abc import Mapping
+import csv
+import shutil
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from common.device import device_name
+from common.device import synchronize
+from common.loaders import Batch, Epochs, Loader
 from common.options import StepOptions
-from labs.scale import audit, tables
-from labs.scale.batches import bytes_on_disk
-from labs.scale.jpegs import DRAWN, Listing, image_folder, listed
-from labs.scale.measure import ENGINES, PIPELINES, SHARDS
+from common.program import captured, timed, words_of
+from labs.scale import scaling
+from labs.scale.data import Jpegs, image_folder, on_all_cores
 from labs.scale.model import DEFAULTS, width_of
-from labs.shared.study import Measured, lab_options, measurements, report
-from walkthrough.compare.study import Claim, Measurements, Row
+from labs.scale.preprocess import bytes_on_disk, prepared
+from labs.scale.scaling import TORCHRUN, run_program
+from labs.scale.spark import spark_engine
+from labs.scale.sweep import FILE as SWEEP
+from labs.scale.train import EXCHANGES, share
+from labs.shared.study import (
+    Measured,
+    as_stored,
+    lab_options,
+    ladder_rows,
+    measurement,
+    measurements,
+    on_gpu,
+    program,
+    report,
+)
+from labs.shared.training import TABLE
+from walkthrough.compare.statistics import Mean, Ratio, mean, ratio
+from walkthrough.compare.study import Claim, Row, claim, interval, percent
 from walkthrough.results.environment import usable_cores
-from walkthrough.results.errors import InputError
+from walkthrough.results.errors import InputError, printable
+from walkthrough.results.result import read_json
 
 import torch
 
+HERE = Path(__file__).parent
+PROGRAMS = ("00_decode_each", "01_workers", "02_batched", "03_resized_once", "04_cached", "05_shards")
+GPU_PROGRAMS = ("06_nvjpeg", "07_dali")
+FIRST, BATCHED, SHARDS = PROGRAMS[0], PROGRAMS[2], PROGRAMS[-1]
+BEFORE = {SHARDS: "03_resized_once", "06_nvjpeg": BATCHED}  # where it is not the one above
+LAST, EACH, NEVER = EXCHANGES
 OTHER_SIZE = 224  # px, besides the lab's own: the write-up's other one
-ROUNDS = {True: 2, False: 5}  # of pipelines, and of scaling; by --quick
-OFFLINE_ROUNDS = {True: 1, False: 3}
-OTHER_SIZE_ROUNDS = {True: 0, False: 3}
-EXCHANGE_ROUNDS = {True: 1, False: 3}  # of parts, accumulation and the straggler
-BUCKETS_MB = {True: (0.5, None), False: (0.5, 1.0, 2.0, 25.0, None)}  # None: torch's own, 1 and then 25
-PASSES = 4
-DELAY_MS = 100.0  # that the straggler sleeps
-SEEDS = {True: 1, False: 3}
-EPOCHS = {True: 3, False: 10}
-TRIALS = {True: (4, 2), False: (30, 6)}  # of the sweep, and epochs of each
+PASSES = 4  # of accumulation
 MOST_PROCESSES, MOST_WORKERS = 8, 8
-LIMIT_SECONDS = 6 * 3600  # of one measurement
+LIMIT_SECONDS = 6 * 3600  # of one measurement: beyond it something hangs
+# By --quick.
+ROUNDS, OTHER_ROUNDS = {True: 2, False: 5}, {True: 1, False: 3}  # of pipelines and scaling; of what else has rounds
+SEEDS, EPOCHS, OTHER_EPOCHS = {True: 1, False: 3}, {True: 2, False: 10}, 2
+TRIALS = {True: (4, 1), False: (30, 6)}  # of the sweep, and epochs of each
+LOAD_SECONDS = {True: 1.0, False: 3.0}  # of a loader alone
+# Published, of MobileNetV2 on ImageNet with batch 96, one run each: 20 h an epoch on one CPU, 3.5 h on one K80, 1 h on
+# four of them at 224 px, and 15 minutes at 64 px with images prepared.
+IMAGENET, SMALL_OVER_LARGE, EFFICIENCY = 1_281_167, 4.0, 3.5 / 4
+FASTER, POINTS = 5.0, 3.0  # what we expected of shards, and by how much accuracy may differ
+
+Answers = Sequence[Mapping[str, Any]]  # of each round, what a measurement returned
+ByRound = Mapping[int, Mapping[str, Any]]  # {round: what `pipelines` returned}
 
 
-def main() -> None:
-    options = lab_options(__doc__, "scale", DEFAULTS)
-    width_of(options.model)
+# What is measured, each in a process of its own
+
+
+@measurement
+def offline(options: StepOptions, engine: str, run: int) -> dict[str, Any]:
+    """Make shards of all JPEGs anew, by "processes" or "spark": "seconds" with its start, "images", "bytes"."""
+    data, out = image_folder(options.data), options.logdir / "shards"
+    shutil.rmtree(out, ignore_errors=True)
+    begin = time.perf_counter()
+    with spark_engine("local[*]") if engine == "spark" else nullcontext(on_all_cores) as of:
+        prepared(data, "shards", options.image_size, of, out)
+    seconds, parts = time.perf_counter() - begin, read_json(out / "index.json")["parts"].values()
+    images, size = sum(part["images"] for part in parts), bytes_on_disk(out, "**/*.tar")
+    shutil.rmtree(out)
+    return {"seconds": seconds, "images": images, "bytes": size}
+
+
+@measurement
+def pipelines(options: StepOptions, size: int, workers: int, run: int) -> dict[str, Any]:
+    """{"consumed": images/s of the model on one batch, "pipelines": {program: what it delivers}}, one after the other.
+
+    Of each program: "delivered": images/s with nobody training; "per_cpu_second": images for a second of one core, in
+    one process; "bytes": of the files that it reads. The order turns with the rounds. Of a program that does not run
+    here: {"error": why}.
+    """
+    own = replace(options, image_size=size)
+    first = captured(HERE / f"{FIRST}.py", words_of(own))
+    batch = next(iter(first.loader))
+    answer: dict[str, Any] = {"consumed": timed(first, batch, own.quick).samples_per_second.median, "pipelines": {}}
+    names = [*PROGRAMS, *(GPU_PROGRAMS if on_gpu(options) else ())]
+    at = run % len(names)
+    for name in names[at:] + names[:at]:
+        try:
+            answer["pipelines"][name] = _pipeline(own, name, 0 if name == FIRST else workers)
+        except InputError as refused:  # a package that is missing
+            answer["pipelines"][name] = {"error": printable(refused, 160)}
+    return answer
+
+
+def _pipeline(options: StepOptions, name: str, workers: int) -> dict[str, Any]:
+    file, seconds = HERE / f"{name}.py", LOAD_SECONDS[options.quick]
+    on_device = name in GPU_PROGRAMS  # its loader yields files
+    per_cpu = None if on_device else per_cpu_second(captured(file, words_of(options)).loader, seconds)
+    one = captured(file, words_of(options, workers))
+    folders = {"03_resized_once": "resized", "04_cached": "cached", SHARDS: "shards"}
     data = image_folder(options.data)
-    train, val = listed(data), listed(data, "val")
-    study = Study(measurements("scale", options, Path(__file__).with_name("measure.py"), LIMIT_SECONDS), data)
-    in_order, claims = study.measured()
-    notes = [*notes_of(options, train, val), *study.notes]
-    report(study.lab.study(in_order, claims, notes), options)
+    folder = data / f"{folders[name]}-{options.image_size}px" if name in folders else data
+    read = bytes_on_disk(folder, "train.npy" if name == "04_cached" else "train/**/*")
+
+    def finish(*batch: torch.Tensor) -> None:
+        """Decode what a GPU's loader yields, and wait for it."""
+        if on_device:
+            one.variables["decoder"](*batch[1:])
+            synchronize(torch.device(options.device))
+
+    return {"delivered": delivered(one.loader, seconds, finish), "per_cpu_second": per_cpu, "bytes": read}
+
+
+def delivered(loader: Loader, seconds: float, finish: Callable[..., None] = lambda *_: None) -> float:
+    """Images/s that a loader yields with nobody training on them, over so many seconds at least.
+
+    finish(*batch): what is still to be done to a batch, such as decoding it on a GPU. Before that it runs on for as
+    many batches as its workers had loaded ahead, and one more.
+    """
+    batches, images = Epochs(loader), 0
+    for _ in range(1 + batches.queued):
+        finish(*next(batches))
+    begin = time.perf_counter()
+    while (passed := time.perf_counter() - begin) < seconds or not images:
+        batch: Batch = next(batches)
+        finish(*batch)
+        images += len(batch[0])
+    return images / passed
+
+
+def per_cpu_second(loader: Loader, seconds: float) -> float:
+    """Images that a loader without workers makes in a second of one core, over so many seconds at least.
+
+    Counted in CPU time of all threads, so what else the machine does hardly changes it.
+    """
+    batches, images = Epochs(loader), 0
+    next(batches)
+    begin, cpu = time.perf_counter(), time.process_time()
+    while time.perf_counter() - begin < seconds or not images:
+        images += len(next(batches)[0])
+    return images / (time.process_time() - cpu)
+
+
+@measurement
+def trained(
+    options: StepOptions, pipeline: str, size: int, workers: int, processes: int, epochs: int, seed: int
+) -> list[dict[str, float]]:
+    """The epochs of a training by `train.py`, as `epochs.csv` has them."""
+    folder = options.logdir / "trained" / f"{pipeline}-{size}px-{workers}-{processes}-{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    words = [
+        "--data", options.data, "--device", options.device.partition(":")[0], "--model", options.model,
+        "--pipeline", pipeline, "--image-size", size, "--batch-size", options.batch_size, "--workers", workers,
+        "--seed", options.seed + seed, "--epochs", epochs, "--logdir", folder,
+    ]  # fmt: skip
+    start = [*TORCHRUN, processes] if processes > 1 else [sys.executable]
+    run_program([*start, HERE / "train.py", *words])
+    with open(folder / TABLE, newline="") as table:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
+
+
+@measurement
+def scaled(options: StepOptions, most: int, run: int) -> dict[str, list[dict[str, Any]]]:
+    """{"strong", "weak": [what `scaling.measured` returns]} of 1, 2, 4 … `most` processes; the order turns."""
+    counts = [2**power for power in range(most.bit_length())]
+    cells = [("strong", count) for count in counts] + [("weak", count) for count in counts[1:]]
+    at = run % len(cells)
+    found = {}
+    for kind, count in cells[at:] + cells[:at]:
+        images = options.batch_size if kind == "weak" else share(options.batch_size, count, 1)
+        exchanges = (LAST, NEVER) if count > 1 else (LAST,)
+        found[kind, count] = scaling.measured(options, count, images, exchanges=exchanges)
+    found["weak", 1] = found["strong", 1]  # the same
+    return {kind: [found[kind, count] for count in counts] for kind in ("strong", "weak")}
+
+
+@measurement
+def accumulation(options: StepOptions, processes: int, run: int) -> dict[str, Any]:
+    """A batch in `PASSES` passes, gradients exchanged in the last, in each, and never. run: the number of the round."""
+    images = share(options.batch_size, processes, PASSES)
+    return scaling.measured(options, processes, images, passes=PASSES, exchanges=EXCHANGES)
+
+
+@measurement
+def swept(options: StepOptions, trials: int, epochs: int) -> dict[str, Any]:
+    """What `sweep.py` leaves in sweep.json, after so many trials."""
+    folder = options.logdir / "sweep"
+    shutil.rmtree(folder, ignore_errors=True)
+    words = ["--data", options.data, "--device", options.device, "--image-size", options.image_size]
+    words += ["--seed", options.seed, "--trials", trials, "--epochs", epochs, "--logdir", folder]
+    run_program([sys.executable, HERE / "sweep.py", *words])
+    return read_json(folder / SWEEP)
+
+
+# Tables
+
+
+def offline_rows(runs: Mapping[str, Answers], jpeg_bytes: int) -> list[Row]:
+    """Making shards. runs: {engine: rounds}. jpeg_bytes: of what they are made of."""
+    return [
+        {
+            "by": engine,
+            "images": rounds[0]["images"],
+            "s": mean([answer["seconds"] for answer in rounds]),
+            "images/s": statistics.median(answer["images"] / answer["seconds"] for answer in rounds),
+            "MB of JPEGs": jpeg_bytes / 1e6,
+            "MB of shards": rounds[0]["bytes"] / 1e6,
+        }
+        for engine, rounds in runs.items()
+    ]
+
+
+def of_rounds(rounds: ByRound, name: str, what: str = "delivered") -> dict[int, list[float]]:
+    """{round: [its figure]} of a pipeline, of the rounds that have one."""
+    values = {number: answer["pipelines"].get(name, {}).get(what) for number, answer in rounds.items()}
+    return {number: [value] for number, value in values.items() if value is not None}
+
+
+def consumed(rounds: ByRound) -> dict[int, list[float]]:
+    """{round: [images/s that the model consumes]}."""
+    return {number: [answer["consumed"]] for number, answer in rounds.items()}
+
+
+def pipeline_rows(rounds: ByRound) -> list[Row]:
+    """What each pipeline delivers, next to what the model consumes. rounds: of one size."""
+    speeds = {name: speed for name in (*PROGRAMS, *GPU_PROGRAMS) if (speed := of_rounds(rounds, name))}
+    rows = []
+    for row in ladder_rows(speeds, "images/s"):
+        name = row["program"]
+        per_core = [value for of in of_rounds(rounds, name, "per_cpu_second").values() for value in of]
+        before = BEFORE.get(name)
+        rows.append(
+            {
+                "pipeline": name,
+                "images/s": row["images/s"],
+                "times decoding each": row["times the baseline"],
+                "times the one before": ratio(speeds[name], speeds[before]) if before else row["times the one before"],
+                "images/s of one core": statistics.median(per_core) if per_core else None,
+                "MB on disk": of_rounds(rounds, name, "bytes").popitem()[1][0] / 1e6,
+                "times what the model consumes": ratio(speeds[name], consumed(rounds)),
+            }
+        )
+    return rows
+
+
+def model_rows(by_size: Mapping[int, ByRound]) -> list[Row]:
+    """What the model consumes on one batch in memory. by_size: {px: rounds}, the lab's own first."""
+    last = list(by_size)[-1]
+    return [
+        {
+            "px": size,
+            "images/s of the model": statistics.median(answer["consumed"] for answer in rounds.values()),
+            f"times {last} px": None if size == last else ratio(consumed(rounds), consumed(by_size[last])),
+        }
+        for size, rounds in by_size.items()
+    ]
+
+
+def training_rows(trainings: Mapping[tuple[str, int, int, int], Mapping[int, Answers]], images: int) -> list[Row]:
+    """An epoch by each pipeline. trainings: {(pipeline, px, workers, processes): {seed: its epochs}}.
+
+    images: of an epoch. Seconds are of the median epoch after the first; accuracies of the last, where it is one of as
+    many epochs as that of "jpeg" in workers.
+    """
+    rows, jpegs = list[Row](), [of for (name, *_), of in trainings.items() if name == "jpeg"]
+    base = max(jpegs, key=lambda of: len(next(iter(of.values()))), default={})
+    longest = max(len(epochs) for of in trainings.values() for epochs in of.values())
+    speeds = {
+        key: {
+            seed: [images / statistics.median(epoch["seconds"] for epoch in epochs[1:] or epochs)]
+            for seed, epochs in of.items()
+        }
+        for key, of in trainings.items()
+    }
+    first = next(iter(speeds))
+    for key, of in trainings.items():
+        name, size, workers, processes = key
+        many = f", {processes} processes" if processes > 1 else ""
+        seconds = mean([images / speed for (speed,) in speeds[key].values()])
+        ended = {seed: epochs[-1] for seed, epochs in of.items() if len(epochs) == longest}
+        points = [
+            100 * (last["top1_accuracy"] - base[seed][-1]["top1_accuracy"])
+            for seed, last in ended.items()
+            if seed in base and name != "jpeg"
+        ]
+        rows.append(
+            {
+                "trained from": f"{name}, {size} px, {workers or 'no'} worker{'s' * (workers != 1)}{many}",
+                "s of an epoch": seconds,
+                "times the first": None if key == first else ratio(speeds[key], speeds[first]),
+                "h of ImageNet": IMAGENET / images * seconds.mean / 3600,
+                **{
+                    f"top-{of} %": percent([last[f"top{of}_accuracy"] for last in ended.values()]) if ended else None
+                    for of in (1, 5)
+                },
+                "top-1, points over jpeg": mean(points) if points else None,
+            }
+        )
+    return rows
+
+
+def scaling_rows(rounds: Answers, cores: int | None) -> list[Row]:
+    """Strong and weak scaling. rounds: of `scaled`. cores: of a CPU; None on GPUs."""
+    rows = []
+    for kind in ("strong", "weak"):
+        for place, run in enumerate(rounds[0][kind]):
+            processes, runs = run["processes"], [answer[kind][place] for answer in rounds]
+            many, one = (
+                {number: answer[kind][at]["images_per_second"][LAST] for number, answer in enumerate(rounds)}
+                for at in (place, 0)
+            )
+            faster = ratio(many, one) if processes > 1 else None
+            rows.append(
+                {
+                    "scaling": kind,
+                    "processes": processes,
+                    "ms of a step": statistics.median(_step_ms(run) for run in runs),
+                    "images/s": statistics.median(statistics.median(run["images_per_second"][LAST]) for run in runs),
+                    "times one process": faster,
+                    "efficiency": faster and _scaled(faster, processes),
+                    "exposed ms": exposed(runs) if faster else None,
+                    "more processes than cores": bool(cores and processes > cores),
+                }
+            )
+    return rows
+
+
+def _scaled(value: Ratio, by: float) -> Ratio:
+    return replace(value, ratio=value.ratio / by, low=value.low / by, high=value.high / by)
+
+
+def _step_ms(run: Mapping[str, Any], exchange: str = LAST) -> float:
+    return statistics.median(run["step_ms"][exchange])
+
+
+def exposed(runs: Answers, exchange: str = LAST) -> Mean:
+    """ms of a step beyond those of the step without an exchange, over rounds."""
+    return mean([_step_ms(run, exchange) - _step_ms(run, NEVER) for run in runs])
+
+
+def accumulation_rows(runs: Answers) -> list[Row]:
+    """Gradients exchanged in the last pass, in each, and never. runs: of `accumulation`, by round."""
+    speeds = {key: {number: run["images_per_second"][key] for number, run in enumerate(runs)} for key in EXCHANGES}
+    return [
+        {
+            "gradients exchanged": exchange,
+            "passes": PASSES,
+            "ms of a step": mean([_step_ms(run, exchange) for run in runs]),
+            "exposed ms": None if exchange == NEVER else exposed(runs, exchange),
+            "times as fast as in each pass": None if exchange == EACH else ratio(speeds[exchange], speeds[EACH]),
+        }
+        for exchange in EXCHANGES
+    ]
+
+
+def sweep_rows(sweep: Mapping[str, Any], most: int = 8) -> list[Row]:
+    """The best trials of a sweep that ran to their end."""
+    done = [trial for trial in sweep["trials"] if trial["state"] == "complete"]
+    return [
+        {
+            "trial": trial["number"],
+            "top-1 %": 100 * trial["epochs"][-1]["top1_accuracy"],
+            "top-5 %": 100 * trial["epochs"][-1]["top5_accuracy"],
+            "held-out loss": trial["epochs"][-1]["validation_loss"],
+            **{name.replace("_", " "): value for name, value in trial["parameters"].items()},
+            "s": trial["seconds"],
+        }
+        for trial in sorted(done, key=lambda trial: -trial["value"])[:most]
+    ]
+
+
+def loss_rows(sweep: Mapping[str, Any]) -> list[Row]:
+    """For the figure: the last held-out loss of each trial, also of those that were pruned, by its configuration."""
+    rows = [
+        {
+            "configuration": f"w{trial['parameters']['width']}, batch {trial['parameters']['batch_size']}",
+            "loss of held out images": trial["epochs"][-1]["validation_loss"] if trial["epochs"] else None,
+            "ended": trial["state"],
+        }
+        for trial in sweep["trials"]
+        if "width" in trial["parameters"]
+    ]
+    return sorted(rows, key=lambda row: row["configuration"])
+
+
+# What follows
+
+
+def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
+    """What was published or expected, from the tables as they are stored. What a CPU cannot test has no verdict."""
+    needs = None if on_gpu else "a GPU: here the loader and the model share the cores"
+    several = None if on_gpu else "several GPUs"
+
+    def cell(table: str, column: str, place: int = 0, **where: Any) -> Any:
+        """Of the row at a place of those that have these values."""
+        rows = [row for row in tables.get(table, ()) if all(row.get(key) == value for key, value in where.items())]
+        return interval(rows[place].get(column)) if rows else None
+
+    def pipeline(name: str, column: str) -> Any:
+        return cell("pipelines", column, pipeline=name)
+
+    trainings = {row["trained from"]: row for row in tables.get("trainings", ())}
+    shards = next((row for name, row in trainings.items() if name.startswith("shards")), {})
+    faster = interval(shards.get("times the first")) if any(" 224 px" in name for name in trainings) else None
+    processes = max((row["processes"] for row in tables.get("scaling", ())), default=2)
+    smaller = next((key for row in tables.get("model", ()) for key in row if key.startswith("times")), "")
+    published = f"{processes} processes reach the efficiency of four K80 (published: {EFFICIENCY}), {{}} scaling"
+    return [
+        claim(
+            "prepared", "Training from shards of 64 px takes at most a quarter of the time from JPEGs at 224 px "
+            "(published: 15 minutes for 1 h; times as fast)", faster, above=SMALL_OVER_LARGE,
+        ),
+        claim(
+            "small-images", "The model alone trains at least 4 times the images/s at 64 px that it does at 224 px",
+            cell("model", smaller), above=SMALL_OVER_LARGE,
+        ),
+        claim(
+            "accuracy", f"Training from shards is within {POINTS:.0f} points of the top-1 accuracy from JPEGs",
+            interval(shards.get("top-1, points over jpeg")), within=(-POINTS, POINTS),
+        ),
+        claim(
+            "shards", f"Shards deliver at least {FASTER:.0f} times the images/s of decoding each photograph",
+            pipeline(SHARDS, "times decoding each"), above=FASTER,
+        ),
+        claim(
+            "batched", "Normalising whole batches delivers more images/s than normalising images (published as a gain)",
+            pipeline(BATCHED, "times the one before"), above=1,
+        ),
+        claim(
+            "starved", "Decoding each photograph in one process delivers less than the model consumes (published as "
+            "the bottleneck)", pipeline(FIRST, "times what the model consumes"), below=1, needs=needs,
+        ),
+        claim(
+            "fed", "Shards deliver more than the model consumes", pipeline(SHARDS, "times what the model consumes"),
+            above=1, needs=needs,
+        ),
+        *(
+            claim(
+                f"efficiency-{kind}", published.format(kind),
+                cell("scaling", "efficiency", scaling=kind, processes=processes), above=EFFICIENCY, needs=several,
+            )
+            for kind in ("strong", "weak")
+        ),
+        claim(
+            "no-sync", "Exchanging gradients in the last pass alone is faster than in each",
+            cell("accumulation", "times as fast as in each pass"), above=1,
+        ),
+    ]  # fmt: skip
 
 
 class Study(Measured):
     """The measurements. data: the folder of JPEGs."""
 
-    def __init__(self, lab: Measurements, data: Path) -> None:
-        super().__init__(lab)
-        self.data = data
-        own = self.options.image_size
+    def __init__(self, options: StepOptions, data: Path) -> None:
+        super().__init__(measurements("scale", options, limit_seconds=LIMIT_SECONDS))
+        self.data, own = data, options.image_size
         self.sizes = [own] if self.quick else sorted({own, OTHER_SIZE}, key=lambda size: size != own)
         self.workers = min(usable_cores(), MOST_WORKERS)
-        self.processes = most_processes(self.options.device)
+        self.processes = most_processes(options.device)
 
-    def measured(self) -> tuple[dict[str, list[Row]], list[Claim]]:
-        """Tables and claims."""
-        offline = self.offline()
-        shards = {size: answers[0]["folder"] for (_, size), answers in reversed(offline.items())}
-        by_size = self.pipelines({size: folder for size, folder in shards.items() if folder})
-        self.notes += tables.refusals(by_size)
-        scaled = self.several_rounds("scaled", ROUNDS, most=self.processes)
-        buckets, accumulation, straggler = self.exchanges()
-        trainings, sweep = self.trainings(), self.sweep()
-        jpeg_bytes = sum(bytes_on_disk(self.data / part) for part in ("train", "val"))
-        in_order = {
-            "offline": tables.offline_rows(offline, jpeg_bytes),
+    def tables(self, images: int) -> dict[str, list[Row]]:
+        """All that is measured. images: of training."""
+        engines = {engine: partial(self.one, "offline", engine=engine) for engine in ("processes", "spark")}
+        made = self.rounds(OTHER_ROUNDS[self.quick], engines)
+        jpeg_bytes = sum(bytes_on_disk(self.data, f"{part}/**/*") for part in ("train", "val"))
+        trainings, by_size = self.trainings(), self.pipelines()
+        several = {"scaled": partial(self.one, "scaled", most=self.processes)}
+        if self.processes > 1:
+            several["accumulation"] = partial(self.one, "accumulation", processes=self.processes)
+        runs = self.rounds(ROUNDS[self.quick], several)
+        scaled, accumulated = (list(runs.get(name, {}).values()) for name in ("scaled", "accumulation"))
+        trials, epochs = TRIALS[self.quick]
+        sweep = self.one("swept", trials=trials, epochs=epochs)
+        cores = usable_cores() if self.options.device == "cpu" else None
+        return {
+            "trainings": training_rows(trainings, images) if trainings else [],
             **{
-                name: tables.pipeline_rows(rounds)
+                name: pipeline_rows(rounds)
                 for name, rounds in zip(("pipelines", "pipelines_large"), by_size.values(), strict=False)
             },
-            "trained": tables.trained_rows(by_size[self.options.image_size]),
-            "utilization": tables.utilization_rows(self.utilization()),
-            "epochs": tables.epoch_rows(by_size, f"{device_name(self.options.device)}, {self.options.model}"),
-            "scaling": tables.scaling_rows(scaled) if scaled else [],
-            "buckets": tables.bucket_rows(buckets, BUCKETS_MB[self.quick]) if buckets else [],
-            "accumulation": tables.accumulation_rows(accumulation, PASSES) if accumulation else [],
-            "straggler": tables.straggler_rows(straggler, DELAY_MS) if straggler else [],
-            "accuracy": tables.accuracy_rows(trainings),
-            "sweep": tables.sweep_rows(sweep) if sweep else [],
-            "trials": tables.trial_rows(sweep) if sweep else [],
-            "importance": tables.importance_rows(sweep) if sweep else [],
-            "curves": tables.curve_rows(trainings),
+            "model": model_rows(by_size),
+            "offline": offline_rows({engine: [*of.values()] for engine, of in made.items()}, jpeg_bytes),
+            "scaling": scaling_rows(scaled, cores) if scaled else [],
+            "accumulation": accumulation_rows(accumulated) if accumulated else [],
+            "sweep": sweep_rows(sweep) if sweep else [],
+            "losses": loss_rows(sweep) if sweep else [],
         }
-        return in_order, audit.claims(by_size, scaled, accumulation, straggler)
 
-    def offline(self) -> dict[tuple[str, int], list[Any]]:
-        """{(engine, px): its rounds}, interleaved; Spark first."""
-        found: dict[tuple[str, int], list[Any]] = {}
-        for run in range(1, OFFLINE_ROUNDS[self.quick] + 1):
-            for size in self.sizes:
-                for engine in ENGINES:
-                    if answer := self.one("offline", engine=engine, size=size, run=run):
-                        found.setdefault((engine, size), []).append(answer)
+    def trainings(self) -> dict[tuple[str, int, int, int], dict[int, Any]]:
+        """{(pipeline, px, workers, processes): {seed: its epochs}}, seed after seed; what fails is left out."""
+        own, workers, epochs = self.options.image_size, self.workers, EPOCHS[self.quick]
+        plan = {
+            **{("jpeg", size, workers, 1): OTHER_EPOCHS for size in self.sizes[1:]},
+            ("jpeg", own, 0, 1): OTHER_EPOCHS,
+            **{(name, own, workers, 1): epochs for name in ("jpeg", "resized", "cached", "shards")},
+            **{(name, own, workers, 1): epochs for name in ("nvjpeg", "dali") if self.options.device != "cpu"},
+            **{("shards", own, 1, many): epochs for many in (self.processes,) if many > 1},
+        }
+        found: dict[tuple[str, int, int, int], dict[int, Any]] = {}
+        for seed in range(SEEDS[self.quick]):
+            for (name, size, count, processes), of in plan.items():
+                settings = {"pipeline": name, "size": size, "workers": count, "processes": processes}
+                if answer := self.one("trained", **settings, epochs=of, seed=seed):
+                    found.setdefault((name, size, count, processes), {})[seed] = answer
         return found
 
-    def pipelines(self, shards: Mapping[int, str]) -> dict[int, dict[int, Any]]:
-        """{px: {round: answer}}, interleaved, the lab's own size first.
-
-        shards: {px: their folder}; without one the program makes its own. Raises InputError where none was measured.
-        """
+    def pipelines(self) -> dict[int, dict[int, Any]]:
+        """{px: {round: answer}}, interleaved, the lab's own size first. Raises InputError where none was measured."""
         by_size: dict[int, dict[int, Any]] = {size: {} for size in self.sizes}
         for run in range(1, ROUNDS[self.quick] + 1):
-            for size, rounds in by_size.items():
-                own = size == self.options.image_size
-                if not own and run > OTHER_SIZE_ROUNDS[self.quick]:
-                    continue
-                settings = {"shards": shards.get(size, str(self.options.data)), "workers": self.workers, "size": size}
-                if answer := self.one("pipelines", **settings, with_training=own, run=run):
-                    rounds[run] = answer
-        if not by_size[self.options.image_size]:
+            for size in self.sizes if run <= OTHER_ROUNDS[self.quick] else self.sizes[:1]:
+                if answer := self.one("pipelines", workers=self.workers, size=size, run=run):
+                    by_size[size][run] = answer
+                    for name, of in sorted(answer["pipelines"].items()):
+                        if "error" in of:
+                            self.note(f"{name} was not measured: {of['error']}")
+        if not by_size[self.sizes[0]]:
             raise InputError(f"no pipeline could be measured: {'; '.join(self.notes)}")
         return {size: rounds for size, rounds in by_size.items() if rounds}
-
-    def utilization(self) -> dict[str, Any]:
-        """{program: `measure.utilization`}, of the first and the last pipeline; nothing on a CPU."""
-        names = () if self.options.device == "cpu" else (PIPELINES[0], SHARDS)
-        return {name: answer for name in names if (answer := self.one("utilization", name=name))}
-
-    def exchanges(self) -> tuple[list[Any], list[Any], list[Any]]:
-        """Rounds of parts of gradients, of accumulation and of a straggler; none of them where there is one process."""
-        if self.processes < 2:
-            return [], [], []
-        own = {"processes": self.processes}
-        return (
-            self.several_rounds("buckets", EXCHANGE_ROUNDS, **own, sizes_mb=list(BUCKETS_MB[self.quick])),
-            self.several_rounds("accumulation", EXCHANGE_ROUNDS, **own, passes=PASSES),
-            self.several_rounds("straggler", EXCHANGE_ROUNDS, **own, delay_ms=DELAY_MS),
-        )
-
-    def trainings(self) -> dict[int, list[Any]]:
-        """{processes: the epochs of each seed}, of one process and of all, where neither failed."""
-        found = {}
-        for processes in sorted({1, self.processes}):
-            by_seed = [
-                self.one("trained", processes=processes, epochs=EPOCHS[self.quick], seed=seed)
-                for seed in range(SEEDS[self.quick])
-            ]
-            if done := [epochs for epochs in by_seed if epochs]:
-                found[processes] = done
-        return found
-
-    def sweep(self) -> Any:
-        """What a sweep leaves; None where there was none."""
-        trials, epochs = TRIALS[self.quick]
-        return self.one("swept", trials=trials, epochs=epochs)
-
-    def several_rounds(self, what: str, rounds: Mapping[bool, int], **settings: Any) -> list[Any]:
-        """`one` in each round; those that could be measured."""
-        answers = [self.one(what, **settings, run=run) for run in range(1, rounds[self.quick] + 1)]
-        return [answer for answer in answers if answer is not None]
 
 
 def most_processes(device: str) -> int:
@@ -166,32 +546,38 @@ def most_processes(device: str) -> int:
 
     A power of two, so that they can share a batch.
     """
-    if device == "cpu":
-        count = max(2, min(usable_cores(), MOST_PROCESSES))
-    else:
-        count = min(torch.cuda.device_count(), MOST_PROCESSES)
-    return 2 ** (count.bit_length() - 1)
+    there = max(2, usable_cores()) if device == "cpu" else torch.cuda.device_count()
+    return 2 ** (min(there, MOST_PROCESSES).bit_length() - 1)
 
 
-def notes_of(options: StepOptions, train: Listing, val: Listing) -> list[str]:
+def notes_of(options: StepOptions, train: Jpegs, val: Jpegs) -> list[str]:
     """What the figures rest on, and what this device cannot show."""
-    corrupt = len(train.corrupt) + len(val.corrupt)
     notes = [
-        f"{len(train)} training and {len(val)} validation images of {len(train.classes)} classes, {train.source}, "
-        f"{corrupt} corrupt ones left out; {options.model}, batch {options.batch_size}",
+        f"{len(train)} training and {len(val)} validation images of {len(train.classes)} classes, {train.source}; "
+        f"{options.model}, batch {options.batch_size}",
         "the system keeps all files in memory: no figure holds what a disk or a network adds",
-        "intervals of times and ratios are of rounds, those of losses and accuracies of seeds",
+        "intervals of times and ratios are of rounds, those of trainings of seeds",
     ]
-    if train.source == DRAWN:
+    if train.source == "drawn JPEGs":
         notes.append("drawn JPEGs are easier than photographs: their accuracies say how training goes, and no more")
-    if options.device != "cpu":
-        return notes
-    return [
-        *notes,
-        "no GPU: 06_nvjpeg, 07_dali and utilization are not measured; workers and the model share the cores",
-        "no GPU: processes exchange gradients by gloo, on one machine, with one thread each",
-    ]
+    if options.device == "cpu":
+        notes += [
+            "no GPU: 06_nvjpeg and 07_dali are not measured; workers and the model share the cores",
+            "no GPU: processes exchange gradients by gloo, on one machine, with one thread each",
+        ]
+    return notes
+
+
+def main() -> None:
+    options = lab_options(__doc__, "scale", DEFAULTS)
+    width_of(options.model)
+    data = image_folder(options.data)
+    train, val = (Jpegs(data, part, str) for part in ("train", "val"))
+    study = Study(options, data)
+    tables = study.tables(len(train))
+    notes = [*notes_of(options, train, val), *study.notes]
+    report(study.lab.study(tables, claims(as_stored(tables), on_gpu(options)), notes), options)
 
 
 if __name__ == "__main__":
-    main()
+    program(main, claims)

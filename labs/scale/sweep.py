@@ -1,185 +1,285 @@
 """Search for good settings with Optuna: learning rate, weight decay, batch size, label smoothing and width.
 
     python labs/scale/sweep.py --trials 40                              # goes on where an earlier call ended
-    python labs/scale/slurm.py --cluster slurm --array 4 -- python labs/scale/sweep.py --trials 40 --processes 1
+    python labs/scale/slurm.py --cluster slurm --array 4 -- python labs/scale/sweep.py --trials 40
 
-The tree-structured Parzen estimator proposes, a pruner ends trials that are worse than others at the same epoch. All
-processes share one study, a file in --logdir; a process that is killed loses the trial that it runs. Each trial is a
-TensorBoard run with its curves and, in the HParams tab, its parameters; sweep.json in --logdir holds all of them.
+On some classes of the data, as the published sweep was on 100 of ImageNet's. The tree-structured Parzen estimator
+proposes, a pruner ends trials that are worse than others at the same epoch. All processes share one study, Optuna's
+journal in --logdir. Settings are compared on a fifth of the training images, which no trial trains on: val/ stays
+unseen until one of them has been chosen. Images lie in one file that all processes map into memory (see 04_cached.py).
+Each trial is a TensorBoard run, with its parameters in the HParams tab; --logdir has all of them in sweep.json, and
+loss.png, the loss of each configuration over each parameter.
 """
 
 import argparse
-import sys
+import math
+import os
+import time
+import warnings
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from common.device import device_name
+from common.device import disable_tf32
 from common.options import StepOptions, add_step_options, resolved
-from labs.scale.model import DEFAULTS
-from labs.scale.trials import BATCH_SIZES, PRUNERS, Settings, opened, optuna, states
-from labs.scale.tuning import HELD_OUT, subset
-from walkthrough.compare import isolated
-from walkthrough.results import result as record
-from walkthrough.results.environment import current_environment, now, usable_cores
-from walkthrough.results.errors import InputError, OneLineParser, printable, whole_number
+from labs.scale.data import Cached, image_folder, normalised, random_crops
+from labs.scale.model import DEFAULTS, mobilenet
+from labs.scale.preprocess import prepared
+from labs.scale.train import MOMENTUM, Replica
+from labs.shared.extras import imported
+from labs.shared.training import rising_then_falling
+from walkthrough.results.errors import InputError, OneLineParser, add_number, is_out_of_memory, printable
+from walkthrough.results.result import check_writable, read_json, write_json
 
+import numpy as np
 import torch
+from torch import nn
 
-FILE, SCHEMA = "sweep.json", 1
-TRIALS, EPOCHS, CLASSES = 20, 8, 5
-PROCESSES = {"cpu": 4, "cuda": 1}  # at most, unless the command line says
-LIMIT_SECONDS = 30 * 24 * 3600  # of a process
-WORKER = (sys.executable, str(Path(__file__).with_name("trials.py")))
-IMPORTANCE_TRIALS = 10  # that ran to their end: with fewer, the importance of parameters says little
+FILE, JOURNAL, NAME, FIGURE = "sweep.json", "journal.log", "sweep", "loss.png"
+TRIALS, EPOCHS, CLASSES = 20, 8, 100
+HELD_OUT = 5  # one image in so many
+FEW_CLASSES = 10  # with no more, top-5 accuracy says little
+WARM_UP_TRIALS, WARM_UP_EPOCHS = 5, 2  # that the pruner lets go on, whatever comes of them
+LR, DECAY, SMOOTHING = (1e-3, 1.0), (1e-6, 1e-2), (0.0, 0.2)
+BATCH_SIZES, WIDTHS = (16, 32, 64, 128), {"cpu": (8, 24), "cuda": (16, 48)}
 
 
-def main(words: Sequence[str] | None = None) -> None:
-    options, args = options_of(words)
-    optuna()
-    with record.writing(options.logdir):
-        options.logdir.mkdir(parents=True, exist_ok=True)
-    data = subset(options, args.classes)
-    if (train := int((~data.held_out).sum())) < max(BATCH_SIZES):
-        raise InputError(f"{train} training images in {args.classes} classes: at least {max(BATCH_SIZES)} are needed")
-    settings = Settings(
-        data=data.source, classes=args.classes, image_size=options.image_size, epochs=args.epochs,
-        pruner=args.pruner, seed=options.seed, device=options.device.partition(":")[0],
-    )  # fmt: skip
-    study = opened(options.logdir, settings)
-    print(
-        f"sweep: {train} images of {args.classes} classes of {data.source}, {len(data.labels) - train} held out, "
-        f"{args.epochs} epochs, {args.trials} trials in all, {args.processes} process(es)",
-        flush=True,
+@dataclass(frozen=True)
+class Settings:
+    """What all trials of a study share. metric: what is maximised, of `Replica.validated`."""
+
+    data: str
+    classes: int
+    image_size: int
+    epochs: int
+    seed: int
+    metric: str
+
+
+class Subset:
+    """The images of the first so many classes: which are trained on, and which are held out; `batch` reads some."""
+
+    def __init__(self, data: Cached, classes: int) -> None:
+        self.data, labels = data, np.array(data.labels)
+        of_classes = [np.flatnonzero(labels == label) for label in range(classes)]
+        self.held_out = np.concatenate([own[::HELD_OUT] for own in of_classes])
+        self.train = np.setdiff1d(np.concatenate(of_classes), self.held_out)
+        self.labels = torch.from_numpy(labels)
+
+    def batch(self, which: np.ndarray, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """(uint8 [N, 3, S, S], labels [N]): these images alone are read, and nothing else is in memory."""
+        return torch.from_numpy(self.data.images[which]).to(device), self.labels[which].to(device)
+
+
+def optuna() -> Any:
+    """The package, which then prints warnings only. Raises InputError where it is not installed."""
+    package = imported("optuna", "scale", "the sweep")
+    package.logging.set_verbosity(package.logging.WARNING)
+    return package
+
+
+def opened(folder: Path, settings: Settings) -> Any:
+    """The study in a folder, made where there is none. Raises InputError where it is broken or has other settings."""
+    package, journal = optuna(), folder / JOURNAL
+    check_writable(folder)
+    try:
+        backend = package.storages.journal.JournalFileBackend(str(journal))
+        study = package.create_study(
+            study_name=NAME, storage=package.storages.JournalStorage(backend), direction="maximize",
+            load_if_exists=True, pruner=package.pruners.MedianPruner(WARM_UP_TRIALS, WARM_UP_EPOCHS),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:  # of a line that is no JSON, or not Optuna's
+        raise InputError(f"{journal} is damaged ({printable(error, 80)}): remove {folder}, or name another") from error
+    theirs = study.user_attrs.get("settings") or asdict(settings)
+    study.set_user_attr("settings", theirs)
+    for name, value in asdict(settings).items():
+        if theirs.get(name) != value:
+            what = f"{name.replace('_', ' ')} {theirs.get(name)}, not {value}"
+            raise InputError(f"{folder} holds a sweep with {what}: name another --logdir, or remove it")
+    # Processes that begin at the same time would try the same parameters with the same seed.
+    seed = settings.seed * 100_003 + 1009 * len(study.trials) + int(os.environ.get("JOB_INDEX", "0"))
+    study.sampler = package.samplers.TPESampler(seed=seed, constant_liar=True)
+    return study
+
+
+def suggested(trial: Any, device: str) -> dict[str, Any]:
+    """The parameters that a trial tries."""
+    low, high = WIDTHS[device.partition(":")[0]]
+    return {
+        "lr": trial.suggest_float("lr", *LR, log=True),
+        "weight_decay": trial.suggest_float("weight_decay", *DECAY, log=True),
+        "batch_size": trial.suggest_categorical("batch_size", BATCH_SIZES),
+        "label_smoothing": trial.suggest_float("label_smoothing", *SMOOTHING),
+        "width": trial.suggest_int("width", low, high, step=8),
+    }
+
+
+def objective(trial: Any, options: StepOptions, data: Subset, settings: Settings) -> float:
+    """Run a trial: `settings.metric` of the held-out images at the end. Its curves become a TensorBoard run.
+
+    Raises TrialPruned where it is worse than others, its loss is no number, or there is no memory for it.
+    """
+    from torch.utils.tensorboard import SummaryWriter  # a second to import
+
+    package, epochs, begin = optuna(), list[dict[str, float]](), time.perf_counter()
+    parameters = suggested(trial, options.device)
+    with SummaryWriter(str(options.logdir / "trials" / f"{trial.number:04d}")) as events:
+        try:
+            for row in trained(options, data, settings, parameters):
+                epochs.append(row)
+                for name, value in row.items():
+                    events.add_scalar(name, value, row["epoch"])
+                trial.report(row[settings.metric], int(row["epoch"]))
+                if trial.should_prune():
+                    raise package.TrialPruned(f"worse than others after epoch {row['epoch']}")
+            return epochs[-1][settings.metric]
+        except Exception as error:
+            if not is_out_of_memory(error) and not isinstance(error, package.TrialPruned):
+                raise
+            trial.set_user_attr("reason", printable(error, 80))
+            raise package.TrialPruned from error
+        finally:
+            trial.set_user_attr("epochs", epochs)
+            trial.set_user_attr("seconds", time.perf_counter() - begin)
+            if epochs:
+                last = {f"last/{name}": value for name, value in epochs[-1].items()}
+                events.add_hparams(parameters, last, run_name=".")
+
+
+def trained(options: StepOptions, data: Subset, settings: Settings, parameters: Mapping[str, Any]) -> Any:
+    """Train with these parameters: after each epoch {"epoch", "loss", "validation_loss", "top1_accuracy", …}.
+
+    The last three are of the held-out images. Raises TrialPruned where a loss is no number.
+    """
+    device = torch.device(options.device)
+    torch.manual_seed(options.seed)
+    replica = Replica(mobilenet(f"w{parameters['width']}", settings.classes), device, parameters["lr"])
+    replica.optimizer = torch.optim.SGD(
+        replica.module.parameters(), parameters["lr"], MOMENTUM, weight_decay=parameters["weight_decay"], nesterov=True
     )
-    if there := Counter(states(study)):
-        print(f"goes on with a study of {_counted(there)}", flush=True)
-    left = args.trials - there["complete"] - there["pruned"]
-    reasons = run_workers(options, settings, args.trials, min(left, args.processes)) if left > 0 else []
-    result = summary(study, settings, device_name(options.device))
-    record.write_json(options.logdir / FILE, result)
-    show(result)
-    print(f"written to {options.logdir / FILE}; look at it with: tensorboard --logdir {options.logdir / 'trials'}")
-    if reasons:
-        raise InputError(
-            f"{len(reasons)} of {args.processes} process(es) ended early, the same command goes on: {reasons[0]}"
+    criterion = nn.CrossEntropyLoss(label_smoothing=parameters["label_smoothing"])
+    order, size = np.random.default_rng(options.seed), min(parameters["batch_size"], len(data.train))
+    steps = len(data.train) // size
+    schedule = rising_then_falling(replica.optimizer, settings.epochs * steps, 0.0, cosine=True)
+    for epoch in range(1, settings.epochs + 1):
+        replica.module.train()
+        losses = torch.zeros((), device=device)
+        for chosen in order.permutation(data.train)[: steps * size].reshape(steps, size):
+            images, labels = data.batch(chosen, device)
+            loss = criterion(replica.module(normalised(random_crops(images, settings.image_size))), labels)
+            replica.optimizer.zero_grad(set_to_none=True)
+            loss.backward()
+            replica.optimizer.step()
+            schedule.step()
+            losses += loss.detach()
+        parts = np.array_split(data.held_out, -(-len(data.held_out) // 256))
+        batches = (data.batch(part, device) for part in parts)
+        row = {"epoch": epoch, "loss": losses.item() / steps}
+        row |= replica.validated((normalised(images), labels) for images, labels in batches)
+        if not math.isfinite(row["loss"] + row["validation_loss"]):
+            raise optuna().TrialPruned(f"the loss of epoch {epoch} is no number")
+        yield row
+
+
+def summary(study: Any, settings: Settings) -> dict[str, Any]:
+    """What sweep.json holds: the settings, all trials, and the best that ran to its end, None without one."""
+    trials = [
+        {
+            "number": trial.number,
+            "state": trial.state.name.lower(),
+            "value": trial.value if trial.state.name == "COMPLETE" else None,
+            "parameters": trial.params,
+            **{name: trial.user_attrs.get(name) for name in ("epochs", "seconds", "reason")},
+        }
+        for trial in study.get_trials(deepcopy=False)
+    ]
+    complete = [trial for trial in trials if trial["state"] == "complete"]
+    best = max(complete, key=lambda trial: trial["value"], default=None)
+    counts = dict(Counter(trial["state"] for trial in trials))
+    return {"schema": 2, "settings": asdict(settings), "counts": counts, "best": best, "trials": trials}
+
+
+def draw(study: Any, path: Path) -> None:
+    """Optuna's own plot: a dot for each configuration, its held-out loss over each parameter. Needs matplotlib."""
+    states = optuna().trial.TrialState
+    if not study.get_trials(deepcopy=False, states=[states.COMPLETE]):
+        return
+    imported("matplotlib", "scale", f"{FIGURE}").use("Agg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its interface to matplotlib is "experimental"
+        axes = optuna().visualization.matplotlib.plot_slice(
+            study,
+            target=lambda trial: trial.user_attrs["epochs"][-1]["validation_loss"],
+            target_name="held-out loss",
+        )
+    np.ravel(axes)[0].figure.savefig(path, dpi=100, bbox_inches="tight")
+
+
+def show(result: Mapping[str, Any]) -> None:
+    """Print a sweep's result, in a few lines."""
+    print(", ".join(f"{count} {state}" for state, count in sorted(result["counts"].items())) + " trials")
+    if best := result["best"]:
+        last = best["epochs"][-1]
+        of = ", ".join(f"{name} {value:.3g}" for name, value in best["parameters"].items())
+        print(
+            f"best: trial {best['number']}, top-1 {last['top1_accuracy']:.1%}, top-5 {last['top5_accuracy']:.1%}, "
+            f"held-out loss {last['validation_loss']:.3f}: {of}"
         )
 
 
 def options_of(words: Sequence[str] | None) -> tuple[StepOptions, argparse.Namespace]:
     """The command line: (what every program takes, all of it)."""
     parser = OneLineParser(description=__doc__)
-    without = ("--model", "--batch-size", "--workers", "--quick", "--stacks")
+    logdir = DEFAULTS.logdir / "sweep"
     add_step_options(
         parser,
-        logdir=DEFAULTS.logdir / "sweep",
+        logdir=logdir,
         batch_size=None,
-        without=(*DEFAULTS.without, *without),
-        texts={"--logdir": f"folder of this sweep (default: {DEFAULTS.logdir / 'sweep'})"},
+        without=(*DEFAULTS.without, "--model", "--batch-size", "--workers", "--quick", "--stacks"),
+        texts={"--logdir": f"folder of this sweep (default: {logdir})"},
         defaults=DEFAULTS,
     )
-    for flag, default, low, what in (
-        ("--trials", TRIALS, 1, "in all, over all calls"),
-        ("--epochs", EPOCHS, 1, "of a trial"),
-        ("--classes", CLASSES, 2, "of the data set, the first so many"),
-        ("--processes", None, 1, f"that run trials here (default: a core each, at most {PROCESSES['cpu']}; a GPU: 1)"),
-    ):
-        parser.add_argument(
-            flag,
-            type=whole_number(low, 10**6),
-            default=default,
-            metavar="N",
-            help=what if default is None else f"{what} (default: {default})",
-        )
-    parser.add_argument("--pruner", choices=PRUNERS, default="median", help="ends bad trials early (default: median)")
+    add_number(parser, "--trials", "in all, over all calls", 1, 10**6, TRIALS)
+    add_number(parser, "--epochs", "of a trial", 1, 10**6, EPOCHS)
+    add_number(parser, "--classes", "of the data set, the first so many", 2, 10**6, CLASSES)
     args = parser.parse_args(words)
-    options = resolved(args, defaults=DEFAULTS)
-    args.processes = args.processes or min(usable_cores(), PROCESSES[options.device.partition(":")[0]])
-    return options, args
+    return resolved(args, defaults=DEFAULTS), args
 
 
-def run_workers(options: StepOptions, settings: Settings, trials: int, processes: int) -> list[str]:
-    """Run trials in so many processes until there are `trials` in all; why processes ended early, if some did."""
-    values = {"trials": trials, "processes": processes, "settings": asdict(settings)}
-    call = {"what": "worker", "options": asdict(options), "settings": values}
+def main(words: Sequence[str] | None = None) -> None:
+    options, args = options_of(words)
+    disable_tf32()
+    states = optuna().trial.TrialState
+    images = Cached(prepared(image_folder(options.data), "cached", options.image_size), "train")
+    classes = min(args.classes, len(images.classes))
+    data = Subset(images, classes)
+    if len(data.train) < max(BATCH_SIZES):
+        raise InputError(f"{len(data.train)} training images in {classes} classes: {max(BATCH_SIZES)} are needed")
+    settings = Settings(
+        images.source, classes, options.image_size, args.epochs, options.seed,
+        "top5_accuracy" if classes > FEW_CLASSES else "top1_accuracy",
+    )  # fmt: skip
+    study = opened(options.logdir, settings)
+    print(
+        f"sweep: {len(data.train)} images of {classes} classes of {images.source}, {len(data.held_out)} held out, "
+        f"{args.epochs} epochs, {args.trials} trials in all, of which {len(study.trials)} are there",
+        flush=True,
+    )
 
-    def one(number: int) -> str | None:
-        answer = isolated.answer(WORKER, call, LIMIT_SECONDS, on_line=_told)
-        return answer if isinstance(answer, str) else answer.get("error")
+    def told(study: Any, trial: Any) -> None:
+        how = f"{settings.metric} {trial.value:.1%}" if trial.state == states.COMPLETE else trial.user_attrs["reason"]
+        print(f"trial {trial.number}: {how}; {trial.params}", flush=True)
 
-    with ThreadPoolExecutor(processes) as pool:
-        return [reason for reason in pool.map(one, range(processes)) if reason]
-
-
-def _told(line: str, child: isolated.Isolated) -> None:
-    if line.startswith("trial "):
-        print(f"  {printable(line)}", flush=True)
-
-
-def summary(study: Any, settings: Settings, device: str) -> dict[str, Any]:
-    """What sweep.json holds: the settings, all trials, the best one, and how much each parameter matters.
-
-    best: None where no trial ran to its end. importance: {parameter: share of the variance of accuracy, all together
-    1}, by functional ANOVA over the trials that ran to their end; else `importance_missing` says why there is none.
-    With few trials it misleads: those that the sampler proposes vary together, and pruned ones are missing.
-    """
-    trials = [
-        {
-            "number": trial.number,
-            "state": state,
-            "accuracy": trial.value if state == "complete" else None,
-            "parameters": trial.params,
-            "epochs": trial.user_attrs.get("epochs", []),
-            "seconds": trial.user_attrs.get("seconds"),
-            "reason": trial.user_attrs.get("reason"),
-        }
-        for trial, state in zip(study.get_trials(deepcopy=False), states(study), strict=True)
-    ]
-    complete = [trial for trial in trials if trial["state"] == "complete"]
-    importance, why_not = importances(study, len(complete))
-    return {
-        "schema": SCHEMA,
-        "settings": asdict(settings),
-        "device": device,
-        "environment": asdict(current_environment(torch.__version__, torch.version.cuda)),
-        "written": now(),
-        "held_out": f"one training image of {HELD_OUT}; accuracies are of those",
-        "counts": dict(Counter(trial["state"] for trial in trials)),
-        "best": max(complete, key=lambda trial: trial["accuracy"], default=None),
-        "importance": importance,
-        "importance_missing": why_not,
-        "trials": trials,
-    }
-
-
-def importances(study: Any, complete: int) -> tuple[dict[str, float] | None, str | None]:
-    """({parameter: share}, None), or (None, why there are none)."""
-    if complete < IMPORTANCE_TRIALS:
-        return None, f"{complete} trial(s) ran to their end: it needs {IMPORTANCE_TRIALS}"
-    package = optuna().importance
-    try:
-        return package.get_param_importances(study, evaluator=package.FanovaImportanceEvaluator(seed=0)), None
-    except ImportError:
-        return None, "it needs scikit-learn: pip install scikit-learn"
-
-
-def show(result: dict[str, Any]) -> None:
-    """Print a sweep's result, in a few lines."""
-    print(_counted(result["counts"]))
-    if best := result["best"]:
-        of = ", ".join(f"{name} {value:.3g}" for name, value in best["parameters"].items())
-        print(f"best: trial {best['number']}, accuracy {best['accuracy']:.3f}: {of}")
-    if result["importance"]:
-        print("importance: " + ", ".join(f"{name} {share:.0%}" for name, share in result["importance"].items()))
-    else:
-        print(f"no importance of parameters: {result['importance_missing']}")
-
-
-def _counted(counts: dict[str, int]) -> str:
-    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items())) + " trials"
+    ended = (states.COMPLETE, states.PRUNED)
+    enough = optuna().study.MaxTrialsCallback(args.trials, states=ended)
+    if len(study.get_trials(deepcopy=False, states=ended)) < args.trials:
+        study.optimize(lambda trial: objective(trial, options, data, settings), callbacks=[told, enough])
+    write_json(options.logdir / FILE, summary(study, settings))
+    draw(study, options.logdir / FIGURE)
+    show(read_json(options.logdir / FILE))
+    print(f"written to {options.logdir}; look at it with: tensorboard --logdir {options.logdir / 'trials'}")
 
 
 if __name__ == "__main__":

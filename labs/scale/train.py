@@ -1,122 +1,224 @@
-"""Train MobileNetV2 on any number of processes: losses, top-1 and top-5 accuracy of each epoch, and the weights.
+"""Train MobileNetV2 from any of the input pipelines, on any number of processes; the seconds of each epoch.
 
-    python labs/scale/train.py --processes 2
-    torchrun --nproc-per-node 2 --max-restarts 3 labs/scale/train.py
+    python labs/scale/train.py --data DIR --pipeline jpeg                   # photographs, decoded in each epoch
+    python labs/scale/train.py --data DIR --pipeline shards                 # prepared once: the same training, faster
+    python labs/scale/train.py --data DIR --pipeline jpeg shards --quick    # both, a few steps each: hours of an epoch
+    torchrun --nproc-per-node 2 --max-restarts 3 labs/scale/train.py        # DistributedDataParallel
 
-Both start the same: DistributedDataParallel, by gloo on a CPU and by NCCL on GPUs, one process for each. The first says
-in one line why a process ended. The batch size is of all processes together, so their number does not change what is
-trained: see training.py, also for what batch norm does. It writes `epochs.csv`, TensorBoard scalars and `checkpoint.pt`
-into --logdir. With --max-restarts all processes are started again where one was killed, and go on after the last whole
-epoch; so does the same command, on as many processes or others.
+Images are cropped and mirrored at random; see pipelines.py for what each pipeline is. The batch size is of all
+processes together, and so the number of processes, and of passes (--accumulate), changes how long a step takes and not
+what is trained. With two exceptions: batch norm normalises each pass of each process by its own images, and shards are
+read by processes in another order. It writes `epochs.csv`, TensorBoard scalars, `checkpoint.pt` and the weights of the
+best epoch, `best.pt`, into --logdir; a killed training goes on after the last whole epoch by the same command.
 """
 
 import argparse
-import io
+import csv
 import os
+import statistics
+import subprocess
 import sys
-from dataclasses import asdict
-from pathlib import Path
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from inspect import signature
+from itertools import chain, count
 from typing import Any
 
-from common.device import autocast_dtype, device_name, disable_tf32, keep_freed_memory
+from common.device import autocast_dtype, device_name, disable_tf32, keep_freed_memory, synchronize
 from common.failures import as_input_error
-from common.options import StepOptions, add_step_options, resolved
-from labs.scale.jpegs import Jpegs, Listing, as_uint8, image_folder, listed, normalised
-from labs.scale.launch import launch
+from common.options import add_step_options, resolved
 from labs.scale.model import DEFAULTS, mobilenet
-from labs.scale.ranks import from_rank_0, joined, reported
-from labs.scale.training import DTYPES, STATEFUL, Epoch, Settings, Training
-from labs.shared.checkpoints import CHECKPOINT, write, write_table
+from labs.scale.pipelines import PIPELINES, Batch, Pipeline, pipeline_of
+from labs.shared.training import DTYPES, TABLE, Training, rising_then_falling
+from walkthrough.compare.table import Table
 from walkthrough.results.environment import usable_cores
-from walkthrough.results.errors import (
-    InputError,
-    OneLineParser,
-    is_out_of_memory,
-    printable,
-    whole_number,
-)
-from walkthrough.results.result import check_writable
+from walkthrough.results.errors import InputError, OneLineParser, add_number, is_out_of_memory, whole_numbers
+from walkthrough.results.result import check_writable, read_json, write_json
+from walkthrough.terminal import console
 
 import torch
+import torch.distributed as dist
 
-ANOTHER = "move it away to begin anew, or use another --logdir"
+# Before a group is made: imported later, as an optimizer's first step would, it keeps the group beyond its end, and
+# gloo's threads may abort the process while it ends.
+import torch.distributed.nn.functional
+from torch import nn
+from torch.distributed import PrefixStore, rendezvous  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed.elastic.multiprocessing.errors import record
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+EPOCHS, LR, MOMENTUM, WEIGHT_DECAY = 20, 0.05, 0.9, 4e-5  # the last as MobileNetV2's authors have it
+WARMUP_EPOCHS = 1  # the learning rate rises; then it falls to 0 along a cosine
+TOP = 5
+QUICK_STEPS, QUICK = 20, "quick.json"  # of --quick: steps that are timed, and the file that it leaves
+RATE = "images_per_second"
+EXCHANGES = ("last pass", "each pass", "never")  # when processes exchange gradients
 PRECISION = {dtype: name for name, dtype in DTYPES.items()}
-EPOCHS, LR = 20, 0.05
-PARTS = ("train", "val")
+# Not before each forward pass: batch norm's statistics are sent when they are used, at validation. The name is by
+# torch's version.
+_NAMES = ("forward_sync_buffers", "broadcast_buffers")
+SENDS_BUFFERS: dict[str, Any] = {
+    next(name for name in _NAMES if name in signature(DistributedDataParallel).parameters): False
+}
 
 
-def saved(path: Path, settings: Settings) -> bytes | None:
-    """The checkpoint that an earlier run left in the file `path`; None where there is none.
+@dataclass(frozen=True)
+class Settings:
+    """What determines a training; a checkpoint goes on with the same only, on any number of processes.
 
-    Raises InputError, and leaves the file as it is, where it is damaged or of a training with other settings.
+    batch_size: images of one optimizer step, over all processes. epochs: the learning rate falls to 0 at their end, so
+    they are among the settings. precision: one of `DTYPES`, as "auto" differs from machine to machine.
     """
-    if not path.exists():
-        return None
-    try:
-        content = path.read_bytes()
-        state = unpacked(content)
-        theirs = Settings(**state["settings"])
-        if missing := {*STATEFUL, "epochs"} - set(state):
-            raise KeyError(*sorted(missing))
-    except Exception as error:  # of a file that is cut off or another's: zip, pickle, keys, anything
-        raise damaged(path, error) from error
-    for name, value in asdict(settings).items():
-        if (their := getattr(theirs, name)) != value:
-            raise InputError(f"{path} is of a training with {name.replace('_', ' ')} {their}, not {value}: {ANOTHER}")
-    return content
+
+    model: str
+    data: str
+    pipeline: str
+    image_size: int
+    batch_size: int
+    epochs: int
+    lr: float
+    precision: str
+    seed: int
 
 
-def unpacked(content: bytes) -> dict[str, Any]:
-    """The state in a checkpoint's bytes."""
-    return torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+class Replica:
+    """The model of one process of a group, which trains on its share of each batch.
+
+    module: float [N, …] -> [N, classes], whose weights those of rank 0 replace. passes: in which a process trains on
+    its share; gradients are exchanged in the last.
+    """
+
+    def __init__(
+        self, module: nn.Module, device: torch.device, lr: float, precision: str = "fp32", passes: int = 1
+    ) -> None:
+        self.module, self.device, self.passes = module.to(device), device, passes
+        self.processes = dist.get_world_size() if dist.is_initialized() else 1
+        self.model = self.module
+        if self.processes > 1:
+            self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True, **SENDS_BUFFERS)
+        self.optimizer = torch.optim.SGD(
+            self.module.parameters(), lr, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True
+        )
+        self.dtype = DTYPES[precision]
+        self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
+
+    def step(self, batches: Iterator[Batch], exchange: str = EXCHANGES[0]) -> torch.Tensor:
+        """One optimizer step on this process's share of a batch, in `passes`; the mean loss of the share."""
+        self.optimizer.zero_grad(set_to_none=True)
+        loss_of_share = torch.zeros((), device=self.device)
+        for number in range(1, self.passes + 1):
+            images, labels = next(batches)
+            sends = exchange == "each pass" or (exchange == "last pass" and number == self.passes)
+            with nullcontext() if sends else self._no_exchange():
+                loss = F.cross_entropy(self._logits(self.model, images), labels) / self.passes
+                self.scaler.scale(loss).backward()
+            loss_of_share += loss.detach()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return loss_of_share
+
+    @torch.no_grad()
+    def validated(self, batches: Iterator[Batch]) -> dict[str, float]:
+        """Mean loss, top-1 and top-5 share of the images of all processes, each counted once, whatever their number.
+
+        By rank 0's running statistics of batch norm, those that a checkpoint holds, in every process.
+        """
+        if self.processes > 1:
+            for buffer in self.module.buffers():
+                dist.broadcast(buffer, src=0)
+        self.module.eval()
+        sums = torch.zeros(4, device=self.device, dtype=torch.float64)
+        for images, labels in batches:
+            logits = self._logits(self.module, images)
+            likeliest = logits.topk(min(TOP, logits.shape[1])).indices == labels.unsqueeze(1)
+            loss = F.cross_entropy(logits, labels, reduction="sum")
+            values = (loss, likeliest[:, 0].sum(), likeliest.sum(), torch.tensor(len(labels)))
+            sums += torch.stack([value.to(sums) for value in values])
+        loss, top1, top5, count = self.summed(sums).tolist()
+        return {"validation_loss": loss / count, "top1_accuracy": top1 / count, "top5_accuracy": top5 / count}
+
+    def summed(self, values: torch.Tensor) -> torch.Tensor:
+        """The sum over processes, in place."""
+        if self.processes > 1:
+            dist.all_reduce(values)
+        return values
+
+    def _no_exchange(self) -> AbstractContextManager:
+        return self.model.no_sync() if isinstance(self.model, DistributedDataParallel) else nullcontext()
+
+    def _logits(self, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
+        """float32 [images, classes]."""
+        with torch.autocast(self.device.type, self.dtype, enabled=self.dtype != torch.float32):
+            return model(images).float()
 
 
-def damaged(path: Path, error: Exception) -> InputError:
-    """Says that a checkpoint cannot be used, and what to do."""
-    return InputError(f"{path} is damaged or no checkpoint of this program ({printable(error, 80)}): {ANOTHER}")
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """Be in the group of the processes that torchrun or SLURM started: gloo on a CPU, NCCL on GPUs. One alone has none.
 
-
-def resume(training: Training, path: Path) -> None:
-    """Go on from the file `path` that rank 0 has, if there is one: all processes from the same bytes. InputError."""
-    content = from_rank_0(saved(path, training.settings) if training.rank == 0 else None)
-    if content is None:
+    torchrun keeps one store over restarts on one machine, in which addresses of processes that are gone then stay
+    (https://github.com/pytorch/pytorch/issues/135712): each start has keys of its own.
+    """
+    if "WORLD_SIZE" not in os.environ:
+        yield
         return
+    store, rank, processes = next(rendezvous("env://"))
+    if os.environ.get("GROUP_WORLD_SIZE") == "1":
+        store = PrefixStore(f"start_{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=processes)
     try:
-        training.load(unpacked(content))
-    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:  # what torch's loading raises
-        raise damaged(path, error) from error
-    if training.rank == 0 and training.epochs:
-        write_table(path.parent, training.epochs)  # as a kill may have left it a row short
-    print(f"goes on after epoch {len(training.epochs)}", flush=True)
+        yield
+    finally:
+        if backend == "gloo" or sys.exc_info()[0] is None:  # NCCL would wait for those that are gone
+            dist.destroy_process_group()
 
 
-def fit(training: Training, folder: Path) -> None:
-    """Train to the end, from the checkpoint in a folder if there is one; rank 0 writes there after each epoch."""
-    resume(training, folder / CHECKPOINT)
-    events = None
-    if training.rank == 0:
-        from torch.utils.tensorboard import SummaryWriter  # a second to import, which the study does not need
-
-        events = SummaryWriter(str(folder), purge_step=len(training.epochs) + 1)
-    while len(training.epochs) < training.settings.epochs:
-        epoch = training.epoch()
-        if events:
-            write(folder, training.state(), training.epochs)
-            show(epoch, events)
-    if events:
-        events.close()
+def share(batch_size: int, processes: int, passes: int) -> int:
+    """Images of a batch in one pass of one process. Raises InputError where it cannot be divided."""
+    if batch_size % (processes * passes):
+        raise InputError(
+            f"--batch-size {batch_size} is of all processes: it has to be a multiple of {processes * passes}, for "
+            f"{processes} processes with --accumulate {passes}"
+        )
+    return batch_size // processes // passes
 
 
-def show(epoch: Epoch, events: Any) -> None:
-    """Print an epoch in a line, and write its numbers as TensorBoard's scalars."""
-    for tag, value in asdict(epoch).items():
-        if tag != "epoch":
-            events.add_scalar(tag, value, epoch.epoch)
-    print(
-        f"epoch {epoch.epoch}: loss {epoch.loss:.4f}, validation {epoch.validation_loss:.4f}, top-1 {epoch.top1:.1%}, "
-        f"top-5 {epoch.top5:.1%}, {epoch.images_per_second:.0f} images/s, {epoch.seconds:.1f} s",
-        flush=True,
-    )
+def fit(run: Training, replica: Replica, pipeline: Any, settings: Settings) -> None:
+    """Train to the end. pipeline: a `Pipeline`."""
+    steps, rising = pipeline.images // settings.batch_size, WARMUP_EPOCHS / settings.epochs
+    schedule = rising_then_falling(replica.optimizer, steps * settings.epochs, rising, cosine=True)
+    run.parts["schedule"] = schedule
+    for epoch in run.epochs(settings.epochs):
+        replica.module.train()
+        batches = pipeline.training(epoch, steps * replica.passes)
+        losses = torch.zeros((), device=replica.device, dtype=torch.float64)
+        for _ in range(steps):
+            losses += replica.step(batches)
+            schedule.step()
+        loss = replica.summed(losses).item() / steps / replica.processes
+        seconds = run.seconds()
+        rate = {"images_per_second": steps * settings.batch_size / seconds, "processes": replica.processes}
+        run.done(loss=loss, **replica.validated(pipeline.validation()), seconds=seconds, **rate)
+
+
+def speed(replica: Replica, pipeline: Any, batch_size: int) -> float:
+    """Images/s of some training steps, once what the loader's workers had loaded ahead is used up."""
+    epoch = pipeline.images // batch_size * replica.passes
+    batches = chain.from_iterable(pipeline.training(number, epoch) for number in count(1))
+    replica.module.train()
+    for _ in range(1 + 2 * pipeline.loading["num_workers"]):
+        replica.step(batches)
+    synchronize(replica.device)
+    begin = time.perf_counter()
+    for _ in range(QUICK_STEPS):
+        replica.step(batches)
+    synchronize(replica.device)
+    return QUICK_STEPS * batch_size / (time.perf_counter() - begin)
 
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
@@ -126,105 +228,128 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
         parser,
         logdir=DEFAULTS.logdir / "train",
         batch_size=None,
-        without=("--download", "--quick", "--stacks"),
+        without=("--download", "--stacks"),
         texts={
+            "--data": "folder of train/CLASS/*.jpg and val/CLASS/*.jpg, or what preprocess.py made of it, such as "
+            "DIR/shards-64px (without one: pictures that are drawn)",
             "--logdir": f"folder of this training (default: {DEFAULTS.logdir / 'train'})",
             "--batch-size": "images of one optimizer step, over all processes (default: 96 on a GPU, 64 on a CPU)",
             "--workers": "loader processes of each process (default: its share of the cores)",
+            "--quick": f"one epoch of at most {QUICK_STEPS} steps, and how long a whole one would take",
         },
         defaults=DEFAULTS,
     )
-    number = whole_number
     parser.set_defaults(workers=None)
     parser.add_argument(
-        "--processes",
-        type=number(1, 1024),
-        default=1,
-        metavar="N",
-        help="started here; not under torchrun (default: 1)",
-    )
-    parser.add_argument(
-        "--max-restarts", type=number(0, 1000), default=0, metavar="N", help="of --processes (default: 0)"
-    )
-    parser.add_argument("--port", type=number(1, 65535), metavar="N", help="of --processes (default: a free one)")
-    parser.add_argument(
-        "--epochs", type=number(1, 10**6), default=EPOCHS, metavar="N",
-        help="in all, as the learning rate ends at 0 (default: %(default)s)",
+        "--pipeline", choices=PIPELINES, nargs="+", metavar="NAME",
+        help=f"of {', '.join(PIPELINES)}; several are trained one after the other and compared (default: jpeg, or what "
+        "--data holds)",
     )  # fmt: skip
+    add_number(parser, "--epochs", "in all, as the learning rate ends at 0", 1, 10**6, EPOCHS)
     parser.add_argument("--lr", type=float, default=LR, help="SGD's highest (default: %(default)s)")
+    add_number(parser, "--accumulate", "passes of each process over its share of a batch", 1, 4096, 1)
     parser.add_argument(
-        "--accumulate", type=number(1, 4096), default=1, metavar="N",
-        help="passes of each process over its share of a batch, before gradients are exchanged (default: 1)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--bucket-mb", type=float, default=None, metavar="MB",
-        help="MiB of gradients that are sent at once (default: torch's own, 1 and then 25)",
+        "--keep", type=whole_numbers(0, 10**6), default=[], metavar="EPOCHS",
+        help="keep the checkpoints of these epochs, such as 0,1,2,4: epoch-0.pt … (0: before the first)",
     )  # fmt: skip
     args = parser.parse_args(words)
-    for flag, value in (("--lr", args.lr), ("--bucket-mb", args.bucket_mb)):
-        if value is not None and not 0 < value < float("inf"):
-            raise InputError(f"{flag} {value} is not a number above 0")
+    if not 0 < args.lr < float("inf"):
+        raise InputError(f"--lr {args.lr} is not a number above 0")
     return args
 
 
-def listings(data: Path, folder: Path) -> tuple[Listing, ...]:
-    """The JPEGs of training and of validation; `folder` is made, and can be written. Raises InputError."""
-    check_writable(folder)
-    return tuple(listed(image_folder(data), part) for part in PARTS)
-
-
-def train(steps: StepOptions, args: argparse.Namespace) -> None:
-    """Be one of a group of processes (see `ranks.joined`) that train together. Raises InputError."""
-    device, leads = torch.device(steps.device), torch.distributed.get_rank() == 0
+def train(args: argparse.Namespace) -> None:
+    """Be one of a group of processes that train together, from one pipeline. Raises InputError."""
+    if args.workers is None:
+        args.workers = min(8, max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    steps = resolved(args, defaults=DEFAULTS)
+    device, processes = torch.device(steps.device), int(os.environ.get("WORLD_SIZE", "1"))
     if device.type == "cpu":
         keep_freed_memory()
     disable_tf32()
-    # Rank 0 alone draws, checks and names what is corrupt.
-    parts = from_rank_0(listings(steps.data, steps.logdir) if leads else ())
-    train_set, validation_set = (Jpegs(part, as_uint8(steps.image_size)) for part in parts)
-    settings = Settings(
-        model=steps.model, data=f"{train_set.source}, {len(train_set)} images", image_size=steps.image_size,
-        batch_size=steps.batch_size, epochs=args.epochs, lr=args.lr,
-        precision=PRECISION[autocast_dtype(device, steps.precision)], seed=steps.seed,
+    share_of_pass = share(steps.batch_size, processes, args.accumulate)
+    check_writable(steps.logdir)
+    name = pipeline_of(steps.data, args.pipeline and args.pipeline[0])
+    # Before the group is made, which would not wait for one process that prepares images.
+    pipeline = Pipeline(
+        steps.data, name, steps.image_size, share_of_pass, device, steps.workers, steps.seed,
+        int(os.environ.get("RANK", "0")), processes,
     )  # fmt: skip
-    torch.manual_seed(steps.seed)
-    training = Training(
-        settings, mobilenet(steps.model, len(train_set.classes)), train_set, validation_set, device, normalised,
-        steps.workers, args.accumulate, args.bucket_mb,
-    )  # fmt: skip
-    print(
-        f"train: {steps.model} on {settings.data}, {len(train_set.classes)} classes, {steps.image_size} px, batch "
-        f"{steps.batch_size} = {training.processes} processes x {args.accumulate} passes x "
-        f"{training.loader.batch_size}, on {device_name(device)}",
-        flush=True,
-    )
-    with as_input_error(steps, training.loader, device):
-        try:
-            fit(training, steps.logdir)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            raise InputError(
-                f"out of memory on {device_name(device)} with {training.loader.batch_size} images per pass: try "
-                f"--accumulate {2 * args.accumulate}"
-            ) from error
+    if pipeline.images < steps.batch_size:
+        raise InputError(f"--batch-size {steps.batch_size} is larger than the data: choose a smaller one")
+    with process_group(device):
+        settings = Settings(
+            model=steps.model, data=f"{pipeline.source}, {pipeline.images} images", pipeline=name,
+            image_size=steps.image_size, batch_size=steps.batch_size, epochs=args.epochs, lr=args.lr,
+            precision=PRECISION[autocast_dtype(device, steps.precision)], seed=steps.seed,
+        )  # fmt: skip
+        torch.manual_seed(steps.seed)
+        model = mobilenet(steps.model, len(pipeline.classes))
+        replica = Replica(model, device, args.lr, settings.precision, args.accumulate)
+        passes = f"{processes} processes x {args.accumulate} passes x {share_of_pass}"
+        print(
+            f"train: {steps.model} on {settings.data}, {len(pipeline.classes)} classes, {steps.image_size} px, "
+            f"from {name}; batch {steps.batch_size} = {passes}, on {device_name(device)}",
+            flush=True,
+        )
+        with as_input_error(steps, DataLoader(pipeline.train_set, share_of_pass, num_workers=steps.workers), device):
+            try:
+                if steps.quick:
+                    rate = speed(replica, pipeline, steps.batch_size)
+                    seconds = pipeline.images / rate
+                    write_json(steps.logdir / QUICK, {RATE: rate, "seconds": seconds})
+                    print(f"{rate:.0f} images/s: about {seconds:.0f} s for an epoch of {pipeline.images} images")
+                    return
+                parts = {"model": model, "optimizer": replica.optimizer, "scaler": replica.scaler}
+                best = "top1_accuracy"
+                run = Training(steps.logdir, settings, parts, best=best, device=device, keep=args.keep)
+                fit(run, replica, pipeline, settings)
+            except Exception as error:
+                if not is_out_of_memory(error):
+                    raise
+                raise InputError(
+                    f"out of memory on {device_name(device)} with {share_of_pass} images per pass: try --accumulate "
+                    f"{2 * args.accumulate}"
+                ) from error
     print(f"written to {steps.logdir}; look at it with: tensorboard --logdir {steps.logdir}")
 
 
+def compare(args: argparse.Namespace, words: Sequence[str]) -> None:
+    """Train from each of several pipelines by this program's own command, then print the seconds of their epochs.
+
+    Of whole trainings the median epoch after the first, in which the system may have read files from a disk.
+    """
+    at, own, rows = words.index("--pipeline"), list[str](), list[dict[str, Any]]()
+    for name in args.pipeline:
+        folder = args.logdir / name
+        own = [*words[:at], *words[at + 1 + len(args.pipeline) :], "--pipeline", name, "--logdir", str(folder)]
+        if subprocess.run([sys.executable, __file__, *own], check=False).returncode:
+            raise InputError(f"training from {name} failed: the line above says why")
+        if args.quick:
+            row = read_json(folder / QUICK)
+        else:
+            with open(folder / TABLE, newline="") as table:
+                epochs = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
+            row = {key: statistics.median(epoch[key] for epoch in epochs[1:] or epochs) for key in ("seconds", RATE)}
+            row["top-1 %"], row["top-5 %"] = (100 * epochs[-1][key] for key in ("top1_accuracy", "top5_accuracy"))
+        rate, seconds = row.pop(RATE), row.pop("seconds")
+        times = {"s of an epoch": seconds, "h of an epoch": seconds / 3600}
+        rows.append({"pipeline": name, "images/s": rate, **times, **row})
+        rows[-1]["times the first"] = rows[0]["s of an epoch"] / seconds
+    console().print(Table("pipelines", rows).rich())
+
+
 def main() -> None:
-    with reported():
-        args = options()
-        if "WORLD_SIZE" not in os.environ and (args.processes > 1 or args.max_restarts):
-            launch(Path(__file__), sys.argv[1:], args.processes, args.max_restarts, args.port)
-            return
-        if os.environ.get("RANK", "0") != "0":  # one process reports for all
-            sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the rest of the program
-        if args.workers is None:
-            args.workers = min(8, max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-        steps = resolved(args, defaults=DEFAULTS)
-        with joined(torch.device(steps.device)):
-            train(steps, args)
+    args = options()
+    if len(args.pipeline or ()) > 1:
+        if "WORLD_SIZE" in os.environ:
+            raise InputError("under torchrun one --pipeline is trained: run the command once for each")
+        compare(args, sys.argv[1:])
+        return
+    if os.environ.get("RANK", "0") != "0":  # one process reports for all
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for the rest of the program
+    train(args)
 
 
 if __name__ == "__main__":
-    main()
+    record(main)()  # torchrun's report says why a process failed

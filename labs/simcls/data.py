@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from labs.shared.extras import imported
-from labs.shared.tokens import PAD, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
+from labs.shared.text import PAD, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
 from labs.simcls import documents
 from labs.simcls.documents import Document, Scores, best_first, corpus, kept_rouge, split
 from labs.simcls.model import SIZES, size_of
@@ -85,12 +85,9 @@ class Collate:
 
     def __call__(self, items: Sequence[tuple[Ids, Ids, list[Ids]]]) -> Batch:
         documents, references, candidates = zip(*items, strict=True)
-        flat = self.filled([ids for of_document in candidates for ids in of_document])
-        return self.filled(documents), self.filled(references), flat.view(len(items), -1, flat.shape[1])
-
-    def filled(self, sequences: Sequence[Ids]) -> torch.Tensor:
-        """int64 [sequences, tokens of the longest]."""
-        return filled(sequences, max(map(len, sequences)), self.pad_id)
+        parts = documents, references, [ids for of_document in candidates for ids in of_document]
+        texts, summaries, flat = (filled(part, max(map(len, part)), self.pad_id) for part in parts)
+        return texts, summaries, flat.view(len(items), -1, flat.shape[1])
 
 
 def check_extras(model: str) -> None:

@@ -170,16 +170,12 @@ class HubEncoder(nn.Module):
             raise InputError(f"--model {name} could not be fetched from the Hugging Face hub: use {own}") from error
         self.pad_id = self.model.config.pad_token_id
 
-    @property
-    def checkpointed(self) -> bool:
-        return self.model.is_gradient_checkpointing
+    def _set_checkpointed(self, wanted: bool) -> None:
+        kind = "activation" if hasattr(self.model, "activation_checkpointing_enable") else "gradient"  # its older name
+        set_it = getattr(self.model, f"{kind}_checkpointing_{'enable' if wanted else 'disable'}")
+        set_it(*([{"use_reentrant": False}] if wanted else []))
 
-    @checkpointed.setter
-    def checkpointed(self, wanted: bool) -> None:
-        if wanted:
-            self.model.gradient_checkpointing_enable({"use_reentrant": False})
-        else:
-            self.model.gradient_checkpointing_disable()
+    checkpointed = property(fset=_set_checkpointed)  # as of `Encoder`
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         is_token = (ids != self.pad_id).long()

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from common.device import autocast_dtype, device_name, disable_tf32
 from common.options import StepOptions, Workload, add_step_options, resolved
+from labs.shared.text import word_vectors
 from labs.shared.training import DTYPES, Training, rising_then_falling
-from labs.shared.words import word_vectors
 from labs.simcls.data import Candidates, Collate, PlacedTokens, check_extras, tokens_for
 from labs.simcls.documents import Corpus, Document, Scores, corpus, kept_rouge, split
 from labs.simcls.model import DEFAULTS, SIZES, Encoder, HubEncoder, ReRanker, ranking_loss, re_ranker, size_of
@@ -32,6 +32,7 @@ METHODS = ("worst", "random", "first", "nearest length", "re-ranked", "oracle")
 RANKER, TOKENIZER, TEST = "ranker.json", "tokenizer.json", "test.json"
 STEP_DOCUMENTS = 16  # of an optimizer step, unless the command line says
 MOST_TOKENS = 500  # of a document, that word vectors are made from
+QUICK = 500  # documents, with --quick; a small encoder takes four times as many
 TOLD = 50  # batches, after which the time of an epoch is said
 WARMUP = 0.1  # of all steps: the learning rate rises, then falls to 0
 PRECISION = {dtype: name for name, dtype in DTYPES.items()}
@@ -80,7 +81,7 @@ def settings_for(options: StepOptions, texts: Corpus, fold: int = 0) -> Settings
     own, small = options.model in SIZES, options.model == "small"
     return Settings(
         model=options.model, data=texts.digest, fold=fold,
-        documents=(2000 if small else 500) if options.quick else None,
+        documents=(4 * QUICK if small else QUICK) if options.quick else None,
         epochs=(4 if small else 2) if options.quick else 8 if small else 5,
         batch_size=options.batch_size, accumulate=max(1, STEP_DOCUMENTS // options.batch_size),
         lr=1e-3 if small else 1e-4 if own else 2e-5, checkpointed=False,
@@ -153,7 +154,8 @@ def train(
                 print(f"after {TOLD} batches: {minutes:.0f} minutes per epoch, and validation", flush=True)
         optimizer.zero_grad()  # of batches that are too few for another step
         seconds = run.seconds()
-        rouge = mean_rouge(parts["validation"], scores, chosen_candidates(parts["validation"]))
+        chosen = zip(parts["validation"], chosen_candidates(parts["validation"]), strict=True)
+        rouge = float(np.mean([scores[text][candidate] for text, candidate in chosen]))
         speed = len(losses) * settings.batch_size / seconds
         run.done(
             loss=torch.stack(losses).mean().item(), validation_rouge=rouge, documents_per_second=speed, seconds=seconds
@@ -239,11 +241,6 @@ def rouge_by_package(
     return {package: {name: chosen[name][of == package].sum(0).tolist() for name in METHODS} for package in known}
 
 
-def mean_rouge(documents: Sequence[Document], scores: dict[Document, Scores], numbers: Sequence[int]) -> float:
-    """The mean ROUGE of the candidates of these numbers, over the documents."""
-    return float(np.mean([scores[text][number] for text, number in zip(documents, numbers, strict=True)]))
-
-
 def add_candidates(parser: argparse.ArgumentParser) -> None:
     """Add --candidates, another name of --data for a file."""
     text = "JSON lines with the candidates that a generator wrote, see documents.py: in place of --data"
@@ -256,14 +253,18 @@ def options(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.N
     defaults = replace(DEFAULTS, cpu=Workload("small", STEP_DOCUMENTS))
     texts = {
         "--logdir": f"folder of this training (default: {folder_of_this})",
-        "--quick": "fewer epochs and documents: 500, of small 2000",
+        "--batch-size": f"documents at a time (default: 8 on a GPU, {STEP_DOCUMENTS} on a CPU)",
+        "--seed": "of weights and shuffling (default: %(default)s)",
+        "--quick": f"fewer epochs, and {QUICK} documents; of docstrings {4 * QUICK}",
     }
     without = (*DEFAULTS.without, "--stacks")
     add_step_options(parser, folder_of_this, batch_size=None, without=without, texts=texts, defaults=defaults)
     add_candidates(parser)
     count = whole_number(1, 10**7)
     parser.add_argument("--epochs", type=count, metavar="N", help="in all (default: 8 of small, 5 of others)")
-    parser.add_argument("--documents", type=count, metavar="N", help="to train on, at most (default: all)")
+    parser.add_argument(
+        "--documents", type=count, metavar="N", help="to train on, and of other splits, at most (default: all)"
+    )
     parser.add_argument(
         "--accumulate", type=count, metavar="N", help="batches of an optimizer step (default: those of 16 documents)"
     )
@@ -280,7 +281,7 @@ def main() -> None:
     disable_tf32()
     check_extras(steps.model)
     check_writable(steps.logdir)
-    texts = corpus(steps.data)
+    texts = corpus(steps.data, args.documents or (QUICK if steps.quick else None))
     asked = {name: getattr(args, name) for name in ("epochs", "documents", "accumulate", "lr")}
     settings = replace(
         settings_for(steps, texts), checkpointed=args.checkpoint,

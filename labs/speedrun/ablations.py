@@ -10,8 +10,8 @@ celu            a smooth activation instead of ReLU. It needs an exponential for
 muon            an orthogonal step for each convolution; fewer epochs, half the rate. Its steps cost more, the more so
                 the smaller the batch.
 
-None of them was faster on our CPU with digits, so they are here, each a line or two. Without --add the program trains
-exactly as 09_test_time_views does (a test holds that).
+None of them was measurably faster on our CPU as a step of the ladder, so they are here, a line or two each. Without
+--add the program trains exactly as 09_test_time_views does (a test holds that).
 """
 
 from functools import partial

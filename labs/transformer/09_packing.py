@@ -8,7 +8,7 @@ Change     collate_fn=Packing(pad_id, rows=8) and shuffle=True in place of the s
 Look for   tokens/s; steps of about equal length again.
 Caution    Without the mask texts would see each other, and nothing would fail. Parts of a batch hold equally many rows,
            not texts: their losses are divided by the texts of the whole batch. Scores of two texts are computed and
-           then masked; FlexAttention (attention="flex_attention") skips blocks of 128 tokens where all are.
+           then masked; FlexAttention and kernels for texts of variable length would skip them.
 """
 
 from common import autocast_dtype, run_step, start, step_options

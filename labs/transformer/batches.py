@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from labs.shared.tokens import filled
+from labs.shared.text import filled
 
 import torch
 from torch.utils.data import Sampler
@@ -100,8 +100,7 @@ class UniformLengthBatches(Sampler[int]):
 
     Shuffled by `generator`: all texts are, then those of each pool of `POOL` batches are sorted by length and divided
     into batches, and the batches are shuffled. So every text comes once per epoch, with others each time. The batch
-    that is not full, if there is one, comes last, where drop_last drops it. `len` is the number of texts, as of any
-    sampler; `batches` gives an epoch's batches as lists.
+    that is not full, if there is one, comes last, where drop_last drops it.
     """
 
     def __init__(self, lengths: Sequence[int], batch_size: int, generator: torch.Generator | None = None) -> None:
@@ -111,18 +110,15 @@ class UniformLengthBatches(Sampler[int]):
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[int]:
-        return (number for batch in self.batches() for number in batch)
-
-    def batches(self) -> list[list[int]]:
-        """The numbers of the texts of each batch of one more epoch."""
         size, order = self.batch_size, torch.randperm(len(self.lengths), generator=self.generator).tolist()
         whole = len(order) // size * size
         batches = []
         for begin in range(0, whole, POOL * size):
             pool = sorted(order[begin : min(begin + POOL * size, whole)], key=lambda number: self.lengths[number])
             batches += [pool[at : at + size] for at in range(0, len(pool), size)]
-        shuffled = [batches[number] for number in torch.randperm(len(batches), generator=self.generator).tolist()]
-        return shuffled + ([order[whole:]] if whole < len(order) else [])
+        for number in torch.randperm(len(batches), generator=self.generator).tolist():
+            yield from batches[number]
+        yield from order[whole:]
 
 
 def token_count(pad_id: int) -> Callable[[Sequence[Any]], torch.Tensor]:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from common.options import Defaults, Workload
 from labs.shared.extras import imported
-from labs.shared.words import word_vectors
+from labs.shared.text import word_vectors
 from walkthrough.results.environment import ROOT
-from walkthrough.results.errors import InputError, printable
+from walkthrough.results.errors import InputError
 
 import torch
 from torch.nn import functional
@@ -57,7 +57,6 @@ DEFAULTS = Defaults(
     cifar10=False,
 )
 INITIALIZER = 0.02  # standard deviation of base's weights; of narrower ones more, as fewer of them are summed up
-ATTENTION = ("eager", "sdpa", "flex_attention")
 DROPOUT = ("attention_dropout", "attention_probs_dropout_prob")  # of attention weights, by architecture
 DROPPED = 0.3  # share of a training text's tokens, others each time
 
@@ -65,35 +64,29 @@ DROPPED = 0.3  # share of a training text's tokens, others each time
 def classifier(name: str, tokenizer: Any, classes: Sequence[str], attention: str = "eager") -> Any:
     """A model of transformers that classifies sequences: one of `SIZES` with random weights, a folder, or of the hub.
 
-    tokenizer: from `data.tokenizer_for`. classes: their names. attention: one of `ATTENTION`, transformers' names; all
-    compute the same. Attention weights are not dropped out: on a CPU no fused attention does that, and FlexAttention
-    nowhere. Random weights are those of distilbert-base-uncased, larger by the square root of how much narrower a size
-    is, so that what goes through a layer keeps its scale.
+    tokenizer: from `data.tokenizer_for`. classes: their names. attention: "eager" or "sdpa", which compute the same.
+    Attention weights are not dropped out, as on a CPU no fused attention does that. Random weights are those of
+    distilbert-base-uncased, larger by the square root of how much narrower a size is, so that what goes through a layer
+    keeps its scale.
     Raises InputError where transformers is not installed, the model cannot be loaded, or weights below its head are
     missing, which transformers would begin with random numbers.
     """
-    imported("transformers", "transformer", "a transformer")
-    from transformers import AutoModelForSequenceClassification, DistilBertConfig, DistilBertForSequenceClassification
-
+    transformers = imported("transformers", "transformer", "a transformer")
+    transformers.utils.logging.disable_progress_bar()
     labels = {"id2label": dict(enumerate(classes)), "label2id": {label: at for at, label in enumerate(classes)}}
     if name in SIZES:
         size = SIZES[name]
-        config = DistilBertConfig(
+        config = transformers.DistilBertConfig(
             vocab_size=max(len(tokenizer), size.vocabulary), max_position_embeddings=size.max_tokens,
             n_layers=size.layers, dim=size.width, n_heads=size.heads, hidden_dim=size.hidden,
             pad_token_id=tokenizer.pad_token_id, attention_dropout=0.0, attn_implementation=attention,
             initializer_range=INITIALIZER * (SIZES["base"].width / size.width) ** 0.5, **labels,
         )  # fmt: skip
-        return DistilBertForSequenceClassification(config)
-    config = hub_config(name)
+        return transformers.DistilBertForSequenceClassification(config)
+    config = from_hub("AutoConfig", name)
     config.update({**labels, **{key: 0.0 for key in DROPOUT if hasattr(config, key)}})
-    quiet_transformers()
-    try:
-        model, report = AutoModelForSequenceClassification.from_pretrained(
-            name, config=config, attn_implementation=attention, output_loading_info=True, ignore_mismatched_sizes=True
-        )
-    except Exception as error:  # no such model, no network, an architecture without a classifier: no common class
-        raise unusable(name, "it could not be loaded as a classifier of sequences", error) from error
+    same = {"config": config, "attn_implementation": attention, "ignore_mismatched_sizes": True}  # of the head
+    model, report = from_hub("AutoModelForSequenceClassification", name, output_loading_info=True, **same)
     encoder = f"{model.base_model_prefix}."
     random = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
     if missing := sorted(key for key in random if key.startswith(encoder) and ".pooler." not in key):
@@ -104,37 +97,22 @@ def classifier(name: str, tokenizer: Any, classes: Sequence[str], attention: str
     return model.train()
 
 
-def hub_config(name: str) -> Any:
-    """transformers' configuration of a model of the hub, or in a folder. Raises InputError."""
-    from transformers import AutoConfig
+def from_hub(kind: str, name: str, **settings: Any) -> Any:
+    """What `from_pretrained` of a class of transformers returns, of a folder or a model of the hub. Raises InputError.
 
-    quiet_transformers()
-    try:
-        return AutoConfig.from_pretrained(name)
-    except Exception as error:  # as in `classifier`
-        raise unusable(name, "its config.json could not be loaded", error) from error
-
-
-def unusable(name: str, what: str, error: Exception) -> InputError:
-    """Says that a model's files cannot be used, and what to use."""
-    return InputError(
-        f"--model {name}: {what} from this folder or the Hugging Face hub ({printable(type(error).__name__, 40)}): use "
-        f"{', '.join(SIZES)}, a folder that save_pretrained wrote, or a model such as distilbert-base-uncased where "
-        "there is a network"
-    )
-
-
-def quiet_transformers() -> None:
-    """Only errors are printed: no report of a head that begins at random, no retries without a network, no bars."""
+    Nothing is printed: no bars, no retries without a network, no report of a head that begins at random.
+    """
+    transformers = imported("transformers", "transformer", "a transformer")
     imported("huggingface_hub", "transformer", "a transformer").logging.set_verbosity_error()
-    logging = imported("transformers", "transformer", "a transformer").utils.logging
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-
-
-def padded_logits(model: Any, ids: torch.Tensor, pad_id: int) -> torch.Tensor:
-    """The logits [texts, classes] of token ids [texts, tokens] that are filled up with pad_id."""
-    return model(ids, attention_mask=ids != pad_id).logits
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        return getattr(transformers, kind).from_pretrained(name, **settings)
+    except Exception as error:  # no such model, no network, a damaged file, another architecture: no common class
+        raise InputError(
+            f"--model {name}: {kind} could not load it from a folder or the Hugging Face hub ({type(error).__name__}): "
+            f"use {', '.join(SIZES)}, a folder that save_pretrained wrote, or a model of the hub with a network"
+        ) from error
 
 
 def packed_logits(model: Any, ids: torch.Tensor, positions: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
@@ -142,34 +120,23 @@ def packed_logits(model: Any, ids: torch.Tensor, positions: torch.Tensor, starts
 
     ids, positions: int64 [rows, tokens]: positions restart at 0 with every text, and are 0 where a row is filled up.
     starts: int64 [texts], each text's first token in the rows laid one after the other: what the head reads. A token
-    sees those of its own text alone: the model's own layers, with a mask that is block-diagonal. Raises InputError for
-    another architecture than DistilBERT, whose head is applied here.
+    sees those of its own text alone: the model's own layers, with SDPA and a mask that is block-diagonal. Raises
+    InputError for another architecture than DistilBERT, whose head is applied here.
     """
     if model.config.model_type != "distilbert":
         raise InputError(f"packing is for DistilBERT alone; for a {model.config.model_type} sort texts by length")
-    # transformers has no public name for the attention that a model was made with.
-    mask = block_diagonal(positions, model.config._attn_implementation)
-    hidden = model.distilbert(ids, attention_mask=mask, position_ids=positions)[0]
+    hidden = model.distilbert(ids, attention_mask=block_diagonal(positions), position_ids=positions)[0]
     first = hidden.flatten(0, 1)[starts]
     return model.classifier(model.dropout(functional.relu(model.pre_classifier(first))))
 
 
-def block_diagonal(positions: torch.Tensor, attention: str = "sdpa") -> Any:
-    """The mask of packed rows for an attention of `ATTENTION`: True where two tokens are of one text.
+def block_diagonal(positions: torch.Tensor) -> torch.Tensor:
+    """The mask of packed rows, bool [rows, 1, tokens, tokens]: True where two tokens are of one text.
 
-    "sdpa": bool [rows, 1, tokens, tokens]. "eager": float, which is added. "flex_attention": a BlockMask, whose blocks
-    of 128 x 128 tokens are skipped where no two are of one text. A token that fills up a row sees itself alone.
+    A token that fills up a row sees itself alone.
     """
     text = (positions == 0).cumsum(1)  # the number of a token's text in its row
-    if attention == "flex_attention":
-        from torch.nn.attention.flex_attention import create_block_mask
-
-        rows, tokens = positions.shape
-        return create_block_mask(
-            lambda row, _, query, key: text[row, query] == text[row, key], rows, None, tokens, tokens, positions.device
-        )
-    same = text[:, None, :, None] == text[:, None, None, :]
-    return same if attention == "sdpa" else torch.where(same, 0.0, torch.finfo(torch.float32).min)
+    return text[:, None, :, None] == text[:, None, None, :]
 
 
 def mark_dynamic(*inputs: torch.Tensor) -> None:

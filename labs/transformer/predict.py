@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from common.device import checked_device
 from labs.transformer.data import tokenizer_for
-from labs.transformer.model import hub_config, quiet_transformers, unusable
+from labs.transformer.model import from_hub
 from walkthrough.results.errors import InputError, OneLineParser, printable
 
 import torch
@@ -20,14 +20,8 @@ BATCH = 64  # texts
 @torch.no_grad()
 def predicted(model: str, texts: Sequence[str], device: str = "cpu") -> list[tuple[str, float]]:
     """(Name of the class, its probability) of each text. Raises InputError for a model that cannot be loaded."""
-    tokenizer, config = tokenizer_for(model, ()), hub_config(model)
-    from transformers import AutoModelForSequenceClassification
-
-    quiet_transformers()
-    try:
-        classifier, report = AutoModelForSequenceClassification.from_pretrained(model, output_loading_info=True)
-    except Exception as error:  # no such model, no network, a damaged file: no common class
-        raise unusable(model, "it could not be loaded as a classifier of sequences", error) from error
+    tokenizer = tokenizer_for(model, ())
+    classifier, report = from_hub("AutoModelForSequenceClassification", model, output_loading_info=True)
     if report["missing_keys"]:
         raise InputError(f"{model} has no trained head, or not all of its weights: train it first, with train.py")
     classifier.to(device)
@@ -36,10 +30,8 @@ def predicted(model: str, texts: Sequence[str], device: str = "cpu") -> list[tup
         batch = tokenizer(list(texts[at : at + BATCH]), truncation=True, padding=True, return_tensors="pt").to(device)
         inputs = {name: batch[name] for name in ("input_ids", "attention_mask")}
         best = classifier(**inputs).logits.float().softmax(1).max(1)
-        results += [
-            (config.id2label[label], value)
-            for label, value in zip(best.indices.tolist(), best.values.tolist(), strict=True)
-        ]
+        names = [classifier.config.id2label[label] for label in best.indices.tolist()]
+        results += zip(names, best.values.tolist(), strict=True)
     return results
 
 

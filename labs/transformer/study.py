@@ -9,11 +9,10 @@ a T4; workers; whole trainings, their minutes and accuracies. The result is labs
 
 import gc
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 from common.device import autocast_notes, empty_cache
@@ -32,10 +31,10 @@ from labs.shared.study import (
     report,
 )
 from labs.transformer import train
-from labs.transformer.batches import Packing, padding_share
+from labs.transformer.batches import FixedPadding, Packing, padding_share
 from labs.transformer.data import PARTS, texts, training_set
 from labs.transformer.model import DEFAULTS
-from walkthrough.compare.statistics import Mean, Ratio, mean, of_pairs
+from walkthrough.compare.statistics import Mean, Ratio, mean, ratio
 from walkthrough.compare.study import Claim, Row, claim, interval, percent
 from walkthrough.memory.fake_gpu import fake_gpu
 from walkthrough.memory.tracker import MemoryTracker
@@ -46,7 +45,7 @@ from walkthrough.results.errors import is_out_of_memory, printable
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode  # no public name; what `fit` predicts with
 
-PROGRAMS = tuple(train.PROGRAMS)
+PROGRAMS = train.PROGRAMS
 ROUNDS, SEEDS = {True: 3, False: 5}, {True: 2, False: 3}  # by --quick
 BATCHES_SEEN = 150  # of an epoch, from which padding is taken
 LIMIT_SECONDS = 6 * 3600  # of one measurement
@@ -74,12 +73,6 @@ SPEED_UP = MINUTES_BEFORE / MINUTES_AFTER
 POINTS = 2.0  # accuracies that differ by fewer percentage points are "kept"
 WORDS, PUNCTUATED, COMMONEST = "bag of words", "bag of words and punctuation", "commonest class"
 BAGS = {WORDS: r"\w+", PUNCTUATED: r"\w+|[^\w\s]+"}  # {name: what counts as a word}
-FEW = 1000  # training texts: of fewer, words that come once are kept
-
-
-def file_of(name: str) -> Path:
-    """A numbered program's file."""
-    return Path(__file__).with_name(f"{name}.py")
 
 
 def attempted(measure: Callable[[], Any], device: str) -> Any:
@@ -97,6 +90,7 @@ def attempted(measure: Callable[[], Any], device: str) -> Any:
 
 
 def words_for(options: StepOptions) -> list[str]:
+    """The command line of a program."""
     return [*words_of(options, options.workers), *(["--quick"] if options.quick else [])]
 
 
@@ -106,7 +100,7 @@ def speeds(options: StepOptions, run: int) -> dict[str, Any]:
     own = replace(options, seed=options.seed + run)
 
     def tokens(name: str) -> list[float]:
-        speed = timed(captured(file_of(name), words_for(own)), None, own.quick).tokens_per_second
+        speed = timed(captured(PROGRAMS[name], words_for(own)), None, own.quick).tokens_per_second
         return speed.windows if speed else []
 
     return {name: attempted(partial(tokens, name), own.device) for name in PROGRAMS}
@@ -117,7 +111,7 @@ def loads(options: StepOptions) -> dict[str, Any]:
     """{program: {"padding": share of its tokens, "peak_bytes": of a step on its heaviest batch}}, or why it failed."""
 
     def load(name: str) -> dict[str, Any]:
-        of = captured(file_of(name), words_for(replace(options, workers=0)))
+        of = captured(PROGRAMS[name], words_for(replace(options, workers=0)))
         padding = padding_share(list(islice(of.loader, BATCHES_SEEN)), of.loader.dataset.pad_id)
         return {"padding": padding, "peak_bytes": peak_bytes(of, heaviest_batch(of))}
 
@@ -128,9 +122,10 @@ def heaviest_batch(of: Program) -> Sequence[torch.Tensor]:
     """The batch of an epoch with the longest text, or, packed, with the most tokens: memory has to be there for it."""
     data, size, order = of.loader.dataset, of.loader.batch_size, list(of.loader.sampler)
     batches = [order[at : at + size] for at in range(0, len(order) - size + 1, size)]
-    tokens = sum if isinstance(of.loader.collate_fn, Packing) else max
-    heaviest = max(batches, key=lambda batch: tokens(data.lengths[number] for number in batch))
-    return of.loader.collate_fn([data[number] for number in heaviest])
+    if not isinstance(of.loader.collate_fn, FixedPadding):  # whose batches are all alike
+        tokens = sum if isinstance(of.loader.collate_fn, Packing) else max
+        batches.sort(key=lambda batch: -tokens(data.lengths[number] for number in batch))
+    return of.loader.collate_fn([data[number] for number in batches[0]])
 
 
 @measurement
@@ -142,11 +137,11 @@ def predicted(options: StepOptions) -> dict[str, Any]:
     own = replace(options, device="cpu", workers=0, quick=False, **T4)
 
     def peak(name: str) -> int:
-        batch = heaviest_batch(captured(file_of(name), words_of(replace(own, model="tiny", precision="auto"))))
+        batch = heaviest_batch(captured(PROGRAMS[name], words_of(replace(own, model="tiny", precision="auto"))))
         tracker = MemoryTracker()
         with FakeTensorMode(allow_non_fake_inputs=True), tracker, fake_gpu(tracker, []):
             # The exception holds the locals of the program's main(), its optimizer among them.
-            reached = captured_as(file_of(name), words_of(own), Capture(as_on_gpu=True))
+            reached = captured_as(PROGRAMS[name], words_of(own), Capture(as_on_gpu=True))
             gc.collect()
             tracker.begin()
             fake = [torch.empty(tensor.shape, dtype=tensor.dtype) for tensor in batch]
@@ -176,8 +171,7 @@ def trained(options: StepOptions, name: str, run: int) -> dict[str, Any]:
 def bags(options: StepOptions) -> dict[str, float]:
     """{name: share of the test texts classified right}, by what is simpler than a transformer, on all training texts.
 
-    A bag: TF-IDF of what `BAGS` names, if it comes twice at least where there are many texts; scikit-learn's logistic
-    regression, its regularisation chosen on the validation texts.
+    A bag: TF-IDF of what `BAGS` names, and logistic regression, its regularisation chosen on the validation texts.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
@@ -186,7 +180,8 @@ def bags(options: StepOptions) -> dict[str, float]:
     labels = {part: [one.label for one in getattr(of, part)] for part in PARTS}
     accuracies = {}
     for name, pattern in BAGS.items():
-        vectorizer = TfidfVectorizer(min_df=2 if len(of.train) > FEW else 1, sublinear_tf=True, token_pattern=pattern)
+        rare = 2 if len(of.train) > 1000 else 1
+        vectorizer = TfidfVectorizer(min_df=rare, sublinear_tf=True, token_pattern=pattern)
         vectorizer.fit([one.text for one in of.train])
         inputs: Any = {part: vectorizer.transform([one.text for one in getattr(of, part)]) for part in PARTS}
         models = [LogisticRegression(C=c, max_iter=1000).fit(inputs["train"], labels["train"]) for c in (3, 10, 30)]
@@ -226,6 +221,7 @@ def minutes_rows(trainings: Mapping[str, Mapping[int, dict[str, Any]]], count: i
         {"training": "before", **published, "minutes": MINUTES_BEFORE, "times as fast": None, "test accuracy %": None},
         {"training": "after", **published, "minutes": MINUTES_AFTER, "times as fast": SPEED_UP},
     ]
+    speed = {name: {number: [1 / run["seconds"]] for number, run in runs.items()} for name, runs in trainings.items()}
     for name in (BEFORE, AFTER):
         if runs := trainings.get(name):
             rows.append(
@@ -234,18 +230,11 @@ def minutes_rows(trainings: Mapping[str, Mapping[int, dict[str, Any]]], count: i
                     "machine": "here, an epoch",
                     "texts": count,
                     "minutes": mean([run["seconds"] / 60 for run in runs.values()]),
-                    "times as fast": None if name == BEFORE else faster(trainings[BEFORE], runs),
+                    "times as fast": None if name == BEFORE else ratio(speed[name], speed[BEFORE]),
                     "test accuracy %": percent([run["accuracy"] for run in runs.values()]),
                 }
             )
     return rows
-
-
-def faster(before: Mapping[int, dict[str, Any]], after: Mapping[int, dict[str, Any]]) -> Ratio | None:
-    """How many times as fast a training is as another, paired by round; None of fewer than two pairs."""
-    both = sorted(set(before) & set(after))
-    pairs = [before[number]["seconds"] / after[number]["seconds"] for number in both]
-    return of_pairs(pairs) if len(pairs) > 1 else None
 
 
 def quality_rows(trainings: Mapping[str, Mapping[int, dict[str, Any]]], simpler: Mapping[str, float]) -> list[Row]:
@@ -253,7 +242,7 @@ def quality_rows(trainings: Mapping[str, Mapping[int, dict[str, Any]]], simpler:
     rows: list[Row] = []
     reference = trainings.get(RANDOM, {})
     for name, runs in trainings.items():
-        if name == AFTER and len(trainings) > 2:  # where precision is float32 anyway, it is the bigger batch's
+        if name == AFTER:  # it is the bigger batch's, but for the precision
             continue
         both = [] if name in (RANDOM, LONGER) else sorted(set(runs) & set(reference))
         points = [100 * (runs[number]["accuracy"] - reference[number]["accuracy"]) for number in both]
@@ -317,8 +306,8 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
               of("08", base), above=1),
         claim("packed", "So is packing several texts into a row (09, times the baseline's tokens/s)",
               of("09", base), above=1),
-        claim("published", f"The published tricks gain what was published, {published} (05, times the baseline)",
-              of("05", base), above=SPEED_UP, needs=None if on_gpu else "a GPU with 16-bit units"),
+        claim("published", f"The published tricks for speed gain as published, {published} (03, times the baseline)",
+              of("03", base), above=SPEED_UP, needs=None if on_gpu else "a GPU with 16-bit units"),
         claim("all", f"All tricks together gain as much (the last program, {SPEED_UP:g} times the baseline at least)",
               of("11", base), above=SPEED_UP),
         claim("whole", f"So does a whole training, in minutes (train.py --program {AFTER})", whole, above=SPEED_UP),
@@ -335,7 +324,7 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
         claim("checkpointing-memory", "It saves memory (05, of the peak of 04)", share(here, "05", "04"), below=0.95),
         claim("sdpa", "Fused attention is faster than checkpointed eager attention (06, times 05)",
               of("06", before), above=1),
-        claim("sdpa-memory", "It needs less memory still (06, of 05)", share(here, "06", "05"), below=0.95),
+        claim("sdpa-memory", "It saves memory over eager (06, of the peak of 04)", share(here, "06", "04"), below=0.95),
         claim("dynamic", "Dynamic padding is faster (07, times 06)", of("07", before), above=1),
         claim("uniform", "Uniform length is faster than dynamic padding (08, times 07)", of("08", before), above=1),
         claim("packing", "Packing is faster than uniform length (09, times 08)", of("09", before), above=1),
@@ -378,12 +367,10 @@ def main() -> None:
     report(lab.lab.study(tables, claims(as_stored(tables), on_gpu(options)), notes), options)
 
 
-def failures(*measured: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def failures(*measured: Mapping[str, Any]) -> list[tuple[str, str]]:
     """(Program, why) of each that could not be measured."""
-    for values in measured:
-        yield from (
-            (name, row["failed"]) for name, row in values.items() if isinstance(row, Mapping) and "failed" in row
-        )
+    every = [item for values in measured for item in values.items()]
+    return [(name, row["failed"]) for name, row in every if isinstance(row, Mapping) and "failed" in row]
 
 
 def notes_of(options: StepOptions) -> list[str]:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common.device import device_name, keep_freed_memory
+from common.device import keep_freed_memory
+from common.failures import as_input_error
 from common.options import StepOptions, add_step_options, named, resolved
 from common.program import captured, words_of
 from labs.shared.training import Training, rising_then_falling
@@ -26,11 +27,9 @@ from labs.transformer.model import (
     SIZES,
     begin_with_word_vectors,
     dropped,
-    hub_config,
-    padded_logits,
-    quiet_transformers,
+    from_hub,
 )
-from walkthrough.results.errors import InputError, OneLineParser, is_out_of_memory, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, whole_number
 from walkthrough.results.result import write_json
 
 import torch
@@ -84,32 +83,34 @@ def train(
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
     parts |= {"scaler": scaler} if (scaler := own.variables.get("scaler")) else {}
     size = own.loader.batch_size
+    if not len(own.loader):
+        raise InputError(f"--batch-size {size} is larger than the training data ({len(train_set)} texts)")
     settings = Settings(program, options.model, of.key, size, epochs, rate, own.dtype, options.seed)
     sets = {part: Tokenized(getattr(of, part), tokenizer, train_set.length) for part in PARTS}
     run = Training(folder, settings, parts, best="validation_accuracy", device=device)
     count = token_count(tokenizer.pad_token_id)
     if device.type == "cpu":
         keep_freed_memory()  # as where the programs are timed
-    for _ in run.epochs(epochs):
-        model.train()
-        losses, real, every = [], [], 0
-        for batch in own.loader:
-            real.append(count(batch))
-            every += sum(ids.numel() for ids in batch[1::3])
-            if from_scratch:
-                batch = [dropped(part, tokenizer) if at % 3 == 1 else part for at, part in enumerate(batch)]
-            losses.append(own.train_step(*batch).detach())
-            schedule.step()
-        seconds, tokens = run.seconds(), int(sum(real))
-        loss, accuracy = evaluated(model, sets["validation"], device, own.precision)
-        run.done(
-            loss=torch.stack(losses).mean().item(), validation_loss=loss, validation_accuracy=accuracy,
-            seconds=seconds, tokens_per_second=tokens / seconds, padding=1 - tokens / every,
-        )  # fmt: skip
+    with as_input_error(options, own.loader, device, str(PROGRAMS[program])):
+        for _ in run.epochs(epochs):
+            model.train()
+            losses, real, every = [], [], 0
+            for batch in own.loader:
+                real.append(count(batch))
+                every += sum(ids.numel() for ids in batch[1::3])
+                if from_scratch:
+                    batch = [dropped(part, tokenizer) if at % 3 == 1 else part for at, part in enumerate(batch)]
+                losses.append(own.train_step(*batch).detach())
+                schedule.step()
+            seconds, tokens = run.seconds(), int(sum(real))
+            loss, accuracy = evaluated(model, sets["validation"], device, own.precision)
+            run.done(
+                loss=torch.stack(losses).mean().item(), validation_loss=loss, validation_accuracy=accuracy,
+                seconds=seconds, tokens_per_second=tokens / seconds, padding=1 - tokens / every,
+            )  # fmt: skip
     best = run.load_best()
     loss, accuracy = evaluated(model, sets["test"], device, own.precision)
     if folder:
-        quiet_transformers()
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
     seconds = sum(row["seconds"] for row in run.rows)
@@ -124,7 +125,7 @@ def evaluated(model: Any, of: Tokenized, device: torch.device, precision: torch.
     losses, right, half = 0.0, 0, precision not in (None, torch.float32)
     for labels, ids in DataLoader(of, OF_TEST, sampler=by_length, collate_fn=DynamicPadding(of.pad_id)):
         with torch.autocast(device.type, precision, enabled=half):
-            logits = padded_logits(model, ids.to(device), of.pad_id).float()
+            logits = model(ids.to(device), attention_mask=(ids != of.pad_id).to(device)).logits.float()
         labels = labels.to(device)
         losses += nn.functional.cross_entropy(logits, labels, reduction="sum").item()
         right += int((logits.argmax(1) == labels).sum())
@@ -158,7 +159,7 @@ def arguments(words: list[str] | None = None) -> tuple[StepOptions, argparse.Nam
 
 def program_for(model: str) -> str:
     """The fastest program for a model: packing is for DistilBERT. Raises InputError."""
-    return LAST if model in SIZES or hub_config(model).model_type == "distilbert" else OF_ANY_MODEL
+    return LAST if model in SIZES or from_hub("AutoConfig", model).model_type == "distilbert" else OF_ANY_MODEL
 
 
 def main() -> None:
@@ -166,15 +167,7 @@ def main() -> None:
     of, program, folder = texts(options), args.program or program_for(options.model), options.logdir
     sizes = ", ".join(f"{len(getattr(of, part))} for {part}" for part in PARTS)
     print(f"train: {options.model} as {program} on {of.source}, texts: {sizes}; {len(of.classes)} classes", flush=True)
-    try:
-        tested = train(options, of, program, args.epochs, args.lr, folder)
-    except Exception as error:  # out of memory has many types
-        if not is_out_of_memory(error):
-            raise
-        raise InputError(
-            f"out of memory on {device_name(options.device)}: try --batch-size {max(1, options.batch_size // 2)}, or "
-            "--program 05_gradient_checkpointing"
-        ) from error
+    tested = train(options, of, program, args.epochs, args.lr, folder)
     write_json(folder / "test.json", {"texts": len(of.test), **tested})
     print(f"test, {len(of.test)} texts: accuracy {tested['accuracy']:.1%}, with the weights of epoch {tested['epoch']}")
     print(f"trained for {tested['seconds'] / 60:.1f} minutes; model in {folder / 'model'}, for predict.py")

@@ -8,6 +8,7 @@ for predict.py. Needs transformers and accelerate.
 
 import sys
 from pathlib import Path
+from typing import Any
 
 from labs.transformer.data import from_files, tokenized
 from labs.transformer.model import classifier
@@ -18,7 +19,7 @@ def trained(model, folder, output, **changes):
 
     texts = from_files(Path(folder), Path(folder) / "train.csv")
     sets = tokenized(texts, model)
-    rows = {part: [{"input_ids": ids, "labels": label} for ids, label in of] for part, of in sets.items()}
+    rows: Any = {part: [{"input_ids": ids, "labels": label} for ids, label in of] for part, of in sets.items()}
     tokenizer = sets["train"].tokenizer
     arguments = {
         "num_train_epochs": 3, "learning_rate": 5e-5, "warmup_steps": 0.1,  # a share of all steps

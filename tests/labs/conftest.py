@@ -2,7 +2,7 @@
 
 import pytest
 
-from labs.scale import drawing, jpegs
+from labs.scale import data, drawing
 
 
 @pytest.fixture(scope="session")
@@ -11,5 +11,15 @@ def drawn(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing, "SIDES", (70, 130))
         patch.setattr(drawing, "LARGE_SIDE", 200)
-        patch.setattr(jpegs, "usable_cores", lambda: 1)
-        return jpegs.drawn_folder(tmp_path_factory.mktemp("jpegs") / "drawn", images=96, classes=4)
+        patch.setattr(data, "usable_cores", lambda: 1)
+        return data.drawn_folder(tmp_path_factory.mktemp("jpegs") / "drawn", images=96, classes=4)
+
+
+@pytest.fixture(scope="session")
+def prepared_32px(drawn):
+    """{kind: its folder}: `drawn`, prepared in each way at 32 px."""
+    from labs.scale.preprocess import KINDS, prepared
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "usable_cores", lambda: 1)
+        return {kind: prepared(drawn, kind, 32) for kind in KINDS}

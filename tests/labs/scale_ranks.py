@@ -1,145 +1,121 @@
-"""What the processes of test_scale_train.py do in one start: `python scale_ranks.py FOLDER`, by `labs.scale.launch`.
-
-They import torch once, and a second time after one of them was killed.
-"""
+"""What the processes of test_scale_train.py do: `torchrun scale_ranks.py DATA FOLDER same|killed`."""
 
 import json
 import os
 import signal
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
-from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.utils.data import TensorDataset
 
-from common.options import resolved
-from labs.scale import one_rank, train
-from labs.scale.model import DEFAULTS
-from labs.scale.one_rank import Measurement
-from labs.scale.ranks import joined, reported
-from labs.scale.training import Settings, Training
-from walkthrough.results.errors import InputError, exit_in_one_line
+from labs.scale import train
+from labs.scale.pipelines import Pipeline
+from labs.scale.train import Replica, Settings, fit, process_group, share
+from labs.shared.training import Training
 
-CLASSES = 7
-JPEG_WORDS = "--device cpu --model w8 --image-size 32 --batch-size 8 --epochs 1 --workers 0 --precision fp32".split()
-STRAGGLER = Measurement(
-    folder="", device="cpu", model="w8", image_size=32, images=2, passes=2, bucket_mb=None,
-    exchanges=("last pass", "never"), slow_rank=1, delay_ms=150.0, windows=1, steps=1, traced=True,
-)  # fmt: skip
+CPU, SIZE, CLASSES = torch.device("cpu"), 16, 4
 
 
-def images(count, seed):
-    """Noise in which a class is a bright corner: (float32 [count, 3, 4, 4], int64 [count])."""
-    generator = torch.Generator().manual_seed(seed)
-    labels = torch.randint(CLASSES, (count,), generator=generator)
-    pictures = torch.randn(count, 3, 4, 4, generator=generator)
-    pictures.flatten(1)[torch.arange(count), labels] += 3
-    return TensorDataset(pictures, labels)
+class Uncropped(Pipeline):
+    """Images as they are: random crops are a matter of the process."""
+
+    def _on_device(self, batch, crops):
+        return super()._on_device(batch, crops=False)
 
 
-def settings(**changes):
-    own = {"model": "tiny", "data": "noise", "image_size": 4, "batch_size": 8, "epochs": 4, "lr": 0.1}
-    return Settings(**{**own, "precision": "fp32", "seed": 3, **changes})
+def training(folder, passes=1, norm=False, batch_size=8, epochs=4, logdir=None, keep=()):
+    """(run, replica, pipeline, settings) of a model without batch norm and dropout, on what is prepared in a folder."""
+    rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    torch.manual_seed(rank if norm else 0)  # rank 0's weights count
+    layers = [nn.Conv2d(3, 8, 5, 2), *([nn.BatchNorm2d(8)] if norm else []), nn.ReLU(), nn.AdaptiveMaxPool2d(2)]
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, CLASSES))
+    settings = Settings("tiny", "drawn", "cached", SIZE, batch_size, epochs, 0.05, "fp32", seed=3)
+    replica = Replica(model, CPU, settings.lr, passes=passes)
+    of_pass = share(batch_size, processes, passes)
+    pipeline = Uncropped(folder, "cached", SIZE, of_pass, CPU, seed=3, rank=rank, processes=processes)
+    parts = {"model": model, "optimizer": replica.optimizer}
+    run = Training(logdir, settings, parts, best="top1_accuracy", keep=keep)
+    return run, replica, pipeline, settings
 
 
-def tiny(validation=13, train_images=45, passes=1, norm=False, **changes):
-    """A training of a model without batch norm and dropout; neither 45 nor 13 can be divided by two or eight."""
-    torch.manual_seed(dist.get_rank() if norm else 0)  # rank 0's weights count
-    layers = [nn.Conv2d(3, 8, 3), *([nn.BatchNorm2d(8)] if norm else []), nn.ReLU(), nn.Flatten()]
-    model = nn.Sequential(*layers, nn.Linear(32, CLASSES))
-    sets = images(train_images, 1), images(validation, 2)
-    return Training(settings(**changes), model, *sets, torch.device("cpu"), passes=passes)
-
-
-def facts(training):
+def trained(folder, **changes):
     """What has to be the same for any number of processes, as JSON."""
-    weights = [parameter.flatten().tolist() for parameter in training.module.parameters()]
-    numbers = [[epoch.loss, epoch.validation_loss, epoch.top1, epoch.top5] for epoch in training.epochs]
-    return {"epochs": numbers, "weights": list(chain(*weights))}
+    run, replica, pipeline, settings = training(folder, **changes)
+    fit(run, replica, pipeline, settings)
+    return facts(run, replica)
 
 
-def trained(**changes):
-    training = tiny(**changes)
-    for _ in range(3):
-        training.epoch()
-    return facts(training)
+def facts(run, replica):
+    weights = chain(*(parameter.flatten().tolist() for parameter in replica.module.parameters()))
+    names = ("loss", "validation_loss", "top1_accuracy", "top5_accuracy")
+    return {"epochs": [[row[name] for name in names] for row in run.rows], "weights": list(weights)}
 
 
-def exchanges(passes):
+def exchanges(folder, passes, exchange):
     """How many buckets of gradients are exchanged in a step."""
-    training, buckets = tiny(passes=passes), []
+    _, replica, pipeline, _ = training(folder, passes=passes)
+    buckets = []
 
     def hook(state, bucket):
         buckets.append(bucket.index())
         return allreduce_hook(None, bucket)
 
-    training.model.register_comm_hook(None, hook)
-    training.step(iter([images(2, number).tensors for number in range(passes)]))
+    replica.model.register_comm_hook(None, hook)
+    replica.step(pipeline.training(1, passes), exchange)
     return len(buckets)
 
 
-def same():
-    """Trainings that differ in passes and sizes alone; and the running statistics of batch norm after validation."""
-    normed = tiny(norm=True)
-    normed.epoch()
-    return {
-        "one pass": trained(),
-        "two passes": trained(passes=2),
-        "one validation image": trained(validation=1),
-        "exchanges": [exchanges(1), exchanges(4)],
-        "statistics": next(iter(normed.module.children())).weight.sum().item()
-        + sum(buffer.double().sum().item() for buffer in normed.module.buffers()),
-    }
+def statistics(folder):
+    """A sum over weights and running statistics of batch norm, after validation."""
+    run, replica, pipeline, settings = training(folder, norm=True, epochs=1)
+    fit(run, replica, pipeline, settings)
+    return sum(value.double().sum().item() for value in replica.module.state_dict().values())
 
 
-def of_files(folder):
-    """Train on JPEGs as `train.main` does."""
-    args = train.options(["--data", str(folder / "jpegs"), "--logdir", str(folder / "train"), *JPEG_WORDS])
-    train.train(resolved(args, defaults=DEFAULTS), args)
-
-
-def straggling(folder):
-    """Measure what `STRAGGLER` says, in the group that is there."""
-    with (
-        patch.object(one_rank, "joined", lambda device: nullcontext()),
-        patch.object(one_rank, "WARMUP_STEPS", 1),
-    ):
-        one_rank.run(replace(STRAGGLER, folder=str(folder)))
-
-
-def killed(folder, restarted):
-    """Train, but rank 1 is killed in the second step of epoch 3; after the restart it refuses that of epoch 4."""
-    training, steps = tiny(), []
-    real, last = training.step, 3 + restarted
+def killed(folder, logdir, restarted):
+    """Train, but rank 1 is killed in the second step of epoch 3; after the restart the training goes on to its end."""
+    run, replica, pipeline, settings = training(folder, logdir=logdir, keep=(0, 2))
+    real, steps = replica.step, []
 
     def step(batches):
-        steps.append(len(training.epochs) + 1)
-        if dist.get_rank() == 1 and steps.count(last) == 2:
-            if restarted:
-                raise InputError(f"nothing to train on in {folder}: choose another")
+        steps.append(len(run.rows) + 1)
+        if dist.get_rank() == 1 and not restarted and steps.count(3) == 2:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(batches)
 
-    training.step = step
-    train.fit(training, folder)
+    replica.step = step
+    fit(run, replica, pipeline, settings)
+    return facts(run, replica)
+
+
+def same(data):
+    """Trainings that differ in passes alone, and what is exchanged."""
+    how = [(1, "last pass"), (2, "last pass"), (2, "each pass"), (2, "never")]
+    return {
+        "one pass": trained(data),
+        "two passes": trained(data, passes=2),
+        "exchanges": [exchanges(data, passes, when) for passes, when in how],
+        "statistics": statistics(data),
+    }
 
 
 def main():
-    exit_in_one_line()
-    with reported(), joined(torch.device("cpu")):
-        folder, restarted = Path(sys.argv[1]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-        if not restarted:
-            (folder / f"same{dist.get_rank()}.json").write_text(json.dumps(same()))
-            of_files(folder)
-            straggling(folder)
-        killed(folder / "killed", restarted)
+    data, folder, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    with process_group(CPU):
+        if what == "killed":
+            answer = killed(data, folder, os.environ["TORCHELASTIC_RESTART_COUNT"] != "0")
+        else:
+            answer = same(data)
+            words = ["--data", str(data), "--logdir", str(folder / "train"), "--device", "cpu", "--model", "w8"]
+            words += ["--image-size", "32", "--batch-size", "8", "--epochs", "1", "--workers", "0"]
+            train.process_group = lambda device: nullcontext()  # this one
+            train.train(train.options(words))
+        (folder / f"{what}{dist.get_rank()}.json").write_text(json.dumps(answer))
 
 
 if __name__ == "__main__":

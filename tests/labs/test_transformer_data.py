@@ -283,7 +283,8 @@ def test_uniform_length_batches_have_every_text_once_and_another_order_each_epoc
 def test_uniform_length_batches_are_of_about_one_length_and_not_in_its_order(items):
     lengths = [len(ids) for ids, _ in items]
     sampler = UniformLengthBatches(lengths, 8, torch.Generator().manual_seed(0))
-    batches = sampler.batches()
+    order = list(sampler)
+    batches = [order[at : at + 8] for at in range(0, len(order), 8)]
     assert [len(batch) for batch in batches] == [8] * 25 + [3]
     means = [sum(lengths[number] for number in batch) / 8 for batch in batches[:-1]]
     assert means != sorted(means) and means != sorted(means, reverse=True)

@@ -203,8 +203,8 @@ def fit(run: Training, replica: Replica, pipeline: Any, settings: Settings) -> N
             schedule.step()
         loss = replica.summed(losses).item() / steps / replica.processes
         seconds = run.seconds()
-        rate = {"images_per_second": steps * settings.batch_size / seconds, "processes": replica.processes}
-        run.done(loss=loss, **replica.validated(pipeline.validation()), seconds=seconds, **rate)
+        values = {"seconds": seconds, RATE: steps * settings.batch_size / seconds}
+        run.done(loss=loss, **replica.validated(pipeline.validation()), **values)
 
 
 def speed(replica: Replica, pipeline: Any, batch_size: int) -> float:

@@ -97,7 +97,7 @@ def test_a_killed_process_costs_no_more_than_its_epoch(tmp_path, cached):
     told = re.findall(r"^epoch \d(?=:)|^goes on after epoch \d", out, re.MULTILINE)
     assert told == ["epoch 1", "epoch 2", "goes on after epoch 2", "epoch 3", "epoch 4"]
     assert ends[0] == ends[1] and close(ends[0], scale_ranks.trained(cached))
-    assert [float(row["processes"]) for row in rows(tmp_path)] == [2] * 4
+    assert [row["epoch"] for row in rows(tmp_path)] == ["1", "2", "3", "4"]
 
 
 def test_checkpoints_of_some_epochs_and_the_weights_of_the_best_are_kept(tmp_path, cached):
@@ -114,7 +114,7 @@ def test_checkpoints_of_some_epochs_and_the_weights_of_the_best_are_kept(tmp_pat
 
 
 def test_two_processes_train_on_what_is_prepared(two):
-    assert [float(row["processes"]) for row in rows(two.folder / "train")] == [2]
+    assert len(rows(two.folder / "train")) == 1
     printed = [line for line in two.out.splitlines() if line.startswith("train: ")]
     assert "from cached; batch 8 = 2 processes x 1 passes x 4" in printed[0]
 

@@ -67,6 +67,7 @@ def test_areas_are_of_the_columns_of_numbers():
               for name, peak in (("base", 700.0), ("less", 400.0))}  # fmt: skip
     draw, alt = figures.of_tables(tables, "memory", "areas", "MB")
     assert [axes.get_title() for axes in draw().axes] == ["base, at most 800 MB", "less, at most 500 MB"]
+    assert alt.endswith("base at most 800 MB, less at most 500 MB")
     assert draw().axes[0].get_xlim() == (0, 2)  # the last row has its width as well
 
 

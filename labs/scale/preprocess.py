@@ -39,6 +39,11 @@ def kind_of(data: Path) -> str | None:
     return result.read_json(data / INDEX)["kind"] if (data / INDEX).exists() else None
 
 
+def size_of(data: Path) -> int | None:
+    """px of the images in a folder that was made by `prepared`, None for a folder of JPEGs."""
+    return result.read_json(data / INDEX)["size"] if (data / INDEX).exists() else None
+
+
 def prepared(data: Path, kind: str, size: int, engine: Engine = on_all_cores, out: Path | None = None) -> Path:
     """The folder of prepared images that --data means, made at the first time; both parts.
 

@@ -62,7 +62,7 @@ PASSES = 4  # of accumulation
 MOST_PROCESSES, MOST_WORKERS = 8, 8
 LIMIT_SECONDS = 6 * 3600  # of one measurement: beyond it something hangs
 # By --quick.
-ROUNDS, OTHER_ROUNDS = {True: 2, False: 5}, {True: 1, False: 3}  # of pipelines and scaling; of what else has rounds
+ROUNDS, OTHER_ROUNDS, SCALING_ROUNDS = {True: 2, False: 5}, {True: 1, False: 3}, {True: 1, False: 5}
 SEEDS, EPOCHS, OTHER_EPOCHS = {True: 1, False: 3}, {True: 2, False: 10}, 2
 TRIALS = {True: (4, 1), False: (30, 6)}  # of the sweep, and epochs of each
 LOAD_SECONDS = {True: 1.0, False: 3.0}  # of a loader alone
@@ -489,7 +489,7 @@ class Study(Measured):
         several = {"scaled": partial(self.one, "scaled", most=self.processes)}
         if self.processes > 1:
             several["accumulation"] = partial(self.one, "accumulation", processes=self.processes)
-        runs = self.rounds(ROUNDS[self.quick], several)
+        runs = self.rounds(SCALING_ROUNDS[self.quick], several)
         scaled, accumulated = (list(runs.get(name, {}).values()) for name in ("scaled", "accumulation"))
         trials, epochs = TRIALS[self.quick]
         sweep = self.one("swept", trials=trials, epochs=epochs)

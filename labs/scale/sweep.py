@@ -214,6 +214,8 @@ def draw(study: Any, path: Path) -> None:
             target=lambda trial: trial.user_attrs["epochs"][-1]["validation_loss"],
             target_name="held-out loss",
         )
+    for one in np.ravel(axes):
+        one.set_yscale("log")
     np.ravel(axes)[0].figure.savefig(path, dpi=100, bbox_inches="tight")
 
 
@@ -258,7 +260,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if len(data.train) < max(BATCH_SIZES):
         raise InputError(f"{len(data.train)} training images in {classes} classes: {max(BATCH_SIZES)} are needed")
     settings = Settings(
-        images.source, classes, options.image_size, args.epochs, options.seed,
+        images.source, classes, images.images.shape[-1], args.epochs, options.seed,
         "top5_accuracy" if classes > FEW_CLASSES else "top1_accuracy",
     )  # fmt: skip
     study = opened(options.logdir, settings)

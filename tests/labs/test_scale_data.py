@@ -399,6 +399,18 @@ def test_files_decoded_as_on_a_gpu_are_those_of_the_cpu(drawn):
     assert crops.shape == wanted.shape and ((crops - wanted).abs() * OF_255).mean() > 4
 
 
+@pytest.mark.parametrize("name", ["nvjpeg", "dali"])
+def test_a_gpu_pipeline_gives_what_the_others_do(drawn, monkeypatch, name):
+    if name == "dali":
+        pytest.importorskip("nvidia.dali", reason="nvidia-dali is not installed")
+    monkeypatch.setattr(pipelines, "needs_cuda", lambda *_: None)  # both decode on a CPU, too
+    own, jpeg = (Pipeline(drawn, of, 32, 8, CPU) for of in (name, "jpeg"))
+    (crops, labels), (images, others) = next(own.training(1, 1)), next(own.validation())
+    wanted, theirs = next(jpeg.validation())
+    assert crops.shape == (8, 3, 32, 32) and torch.equal(labels, next(jpeg.training(1, 1))[1])
+    assert torch.equal(others, theirs) and ((images - wanted).abs() * OF_255).mean() < 2
+
+
 def test_files_decoded_by_dali_are_those_of_the_cpu(drawn):
     pytest.importorskip("nvidia.dali", reason="nvidia-dali is not installed")
     (_, lengths, files), wanted = encoded(drawn, (0, 30, 95))

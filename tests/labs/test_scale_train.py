@@ -210,6 +210,19 @@ def test_several_pipelines_are_trained_one_after_the_other_and_compared(run, tmp
     assert_refused(run("--pipeline", "jpeg", "shards"), "under torchrun one --pipeline is trained")
 
 
+def test_prepared_images_are_trained_on_in_their_own_size_and_way(run, prepared_32px, tmp_path):
+    done = run("--data", prepared_32px["shards"], "--epochs", "1", "--image-size", 32)
+    assert "4 classes, 32 px, from shards; batch 8" in done.stdout
+    args = train.options(
+        ["--data", str(prepared_32px["resized"]), "--device", "cpu", "--logdir", str(tmp_path / "new")]
+    )
+    args.quick, args.batch_size, args.workers, args.model = True, 8, 0, "w8"
+    train.QUICK_STEPS, before = 1, train.QUICK_STEPS
+    train.train(args)
+    train.QUICK_STEPS = before
+    assert args.image_size == 32  # and not this lab's own 64 or 224
+
+
 def test_quick_times_some_steps_and_leaves_no_checkpoint(run, tmp_path, monkeypatch):
     monkeypatch.setattr(train, "QUICK_STEPS", 2)
     done = run("--pipeline", "cached", "--quick")

@@ -31,7 +31,7 @@ LIMIT_SECONDS = 1200  # of one measurement: beyond it something hangs
 NAME_LENGTH = 110  # of a measurement, at most, where it is told
 MOST_ROWS = 40  # of a table that is printed
 VERDICT = {True: "holds", False: "does not hold", None: "not testable here"}
-MORE_ROUNDS, SEVERAL = "more rounds: its interval includes the limit", "several rounds, for an interval"
+MORE_ROUNDS, SEVERAL = "more rounds", "several rounds"  # as its interval includes the limit; as it has none
 SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 # Of a cluster: jobs(command, requests, seconds of each at most) gives an index and an `isolated.answer`, as they end.

@@ -413,10 +413,10 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
     needs = None if on_gpu else "a GPU: here the loader and the model share the cores"
     several = None if on_gpu else "several GPUs"
 
-    def cell(table: str, column: str, place: int = 0, **where: Any) -> Any:
-        """Of the row at a place of those that have these values."""
+    def cell(table: str, column: str, **where: Any) -> Any:
+        """Of the first row that has these values."""
         rows = [row for row in tables.get(table, ()) if all(row.get(key) == value for key, value in where.items())]
-        return interval(rows[place].get(column)) if rows else None
+        return interval(rows[0].get(column)) if rows else None
 
     def pipeline(name: str, column: str) -> Any:
         return cell("pipelines", column, pipeline=name)

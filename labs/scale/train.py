@@ -31,7 +31,7 @@ from common.failures import as_input_error
 from common.options import add_step_options, resolved
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.pipelines import PIPELINES, Batch, Pipeline, pipeline_of
-from labs.scale.preprocess import size_of
+from labs.scale.preprocess import kind_and_size
 from labs.shared.training import DTYPES, TABLE, Training, rising_then_falling
 from walkthrough.compare.table import Table
 from walkthrough.results.environment import usable_cores
@@ -263,7 +263,7 @@ def train(args: argparse.Namespace) -> None:
     """Be one of a group of processes that train together, from one pipeline. Raises InputError."""
     if args.workers is None:
         args.workers = min(8, max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-    args.image_size = args.image_size or size_of(args.data)
+    args.image_size = args.image_size or kind_and_size(args.data)[1]
     steps = resolved(args, defaults=DEFAULTS)
     device, processes = torch.device(steps.device), int(os.environ.get("WORLD_SIZE", "1"))
     if device.type == "cpu":

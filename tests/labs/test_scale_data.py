@@ -198,7 +198,7 @@ def test_what_was_cut_off_goes_on_and_what_is_there_is_not_made_again(data, kind
         assert prepared(data, kind, 16) == out
         assert {path: path.read_bytes() for path in files} == contents
     assert kind == "cached" or os.stat(kept).st_mtime_ns == before
-    assert preprocess.kind_of(out) == kind and prepared(out, kind, 999) == out  # by itself, of its own size
+    assert preprocess.kind_and_size(out) == (kind, 16) and prepared(out, kind, 999) == out  # by itself, of its own size
     with pytest.raises(InputError, match=f"holds {kind} images, not"):
         prepared(out, KINDS[KINDS.index(kind) - 1], 16)
 

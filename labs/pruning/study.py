@@ -384,12 +384,13 @@ def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
     """What was published or expected, and what came of it; of the tables as stored."""
     timed, at = in_percent(TIMED), f"{JUDGED:g} % pruned (points more)"
     statistics = found(tables, "counts", "running statistics", network="MobileNetV2")
-    text = f"All of the {PUBLISHED_WEIGHTS:,} numbers that were sorted are weights (% that are running statistics)"
-    result = [claim("counted", text, 100 * statistics / PUBLISHED_WEIGHTS, below=0.001)]
+    text = "All numbers that were sorted are weights (% of them that are running statistics)"
+    share = 100 * statistics / PUBLISHED_WEIGHTS
+    result = [claim("counted", text, share, below=0.001, published=f"{PUBLISHED_WEIGHTS:,} weights")]
     text = f"Of {JUDGED:g} % asked for, a threshold with statistics prunes more (% of the parameters)"
     value = found(tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED})
     result.append(claim("pooled", text, value, above=JUDGED))
-    text = f"Trained again without {timed} of the weights, a network is right on {GOOD} % of the images or more (%)"
+    text = f"A network without {timed} of its weights, trained again, has a test accuracy of at least {GOOD} % (%)"
     result.append(claim("accurate", text, found(tables, "variants", timed, accuracy="initialisation"), above=GOOD))
     for id, (text, one, other) in COMPARED.items():
         value = found(tables, "differences", f"{JUDGED:g} %", points=f"{one} - {other}")
@@ -399,12 +400,12 @@ def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
         return found(tables, "speed", "inference, times as fast", network=f"{name}, {timed}")
 
     for name in ("masked", "masks removed"):
-        text = f"A network is as fast with {timed} of its weights zero, {name} (times as fast)"
+        text = f"Inference is as fast with {timed} of the weights zero, {name} (times as fast)"
         result.append(claim(name.replace(" ", "-"), text, speed(name), within=SAME_SPEED))
-    text = f"Without {timed} of the channels inside its blocks it is faster (times as fast)"
+    text = f"Inference without {timed} of the channels inside the blocks is faster (times as fast)"
     result.append(claim("channels", text, speed("channels pruned"), above=1))
     most = max((row["at a time"] for row in tables["processes"]), default=1)
-    text = f"Trainings {most} at a time, one core each, are done sooner than one after the other (times as soon)"
+    text = f"Trainings {most} at a time, one core each, take less time than one after the other (times as fast)"
     value = found(tables, "processes", "times as soon", **{"at a time": most})
     result.append(claim("processes", text, value, above=1, needs=None if most > 1 else "two cores"))
     text = "Late resetting beats the initialisation for MobileNetV2 on ImageNet (points more)"

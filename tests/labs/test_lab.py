@@ -139,7 +139,7 @@ def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, p
     assert value["lab"] == "mine"
     assert value["claims"][0] == {
         "id": "faster", "text": "Half precision is faster.", "value": 1.4, "low": 1.3, "high": 1.5, "holds": True,
-        "needs": None,
+        "needs": None, "published": None,
     }  # fmt: skip
     ratio = {"ratio": 1.4, "low": 1.3, "high": 1.5, "rounds": 3}
     assert value["tables"] == {"speed": [{"workers": 0, "step ms": 104.0, "ratio": ratio}]}
@@ -192,9 +192,9 @@ def test_tables_claims_and_notes_are_printed(options, program):
     assert "by workers" in printed
     assert "empty" not in printed
     assert "[plain]" in printed
-    assert "Half precision is faster.  1.4 (1.3 to 1.5)  holds" in printed
+    assert "Half precision is faster.  -          1.4 (1.3 to 1.5)  holds" in printed
     assert [line.split() for line in printed.splitlines() if line.startswith("B.")] == [
-        ["B.", "-", *"not testable here".split()]
+        ["B.", "-", "-", *"not testable here".split()]
     ]
     assert "No GPU: nothing waits." in printed
 

@@ -415,7 +415,8 @@ def table(course: Course, of: str, name: str, *words: str) -> str:
 def said(claim: Claim) -> str:
     """A claim as a sentence: its text, what was measured, and the verdict."""
     value = "" if claim.value is None else f"**{Mean(claim.value, claim.low, claim.high, 0)}**; "
-    return f"{escaped(claim.text)}: {value}{escaped(claim.verdict)}."
+    published = f" (published: {escaped(claim.published)})" if claim.published else ""
+    return f"{escaped(claim.text)}{published}: {value}{escaped(claim.verdict)}."
 
 
 BLOCKS: dict[str, Callable[..., str]] = {

@@ -31,7 +31,8 @@ LIMIT_SECONDS = 1200  # of one measurement: beyond it something hangs
 NAME_LENGTH = 110  # of a measurement, at most, where it is told
 MOST_ROWS = 40  # of a table that is printed
 VERDICT = {True: "holds", False: "does not hold", None: "not testable here"}
-MORE_ROUNDS, SEVERAL = "more rounds", "several rounds"  # as its interval includes the limit; as it has none
+MORE_ROUNDS, SEVERAL = "more rounds or seeds", "several rounds"  # as the interval includes the limit; as there is none
+MEASUREMENT = "its measurement"
 SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 # Of a cluster: jobs(command, requests, seconds of each at most) gives an index and an `isolated.answer`, as they end.
@@ -43,9 +44,10 @@ Row = dict[str, Any]  # {header: text, number, None, or an interval as `asdict` 
 class Claim:
     """Something that was published, or that we expected, and what was measured about it.
 
-    text: the claim, a sentence, with its published figure. value: what was measured, with its 95 % interval, where it
-    has one. holds: None where this machine cannot test it, or its measurements do not decide it; needs: what would,
-    such as "a GPU". A claim that nothing measured here could have contradicted has none either, whatever its value.
+    text: the claim, a sentence. value: what was measured, with its 95 % interval, where it has one. holds: None where
+    this machine cannot test it, or its measurements do not decide it; needs: what would, such as "a GPU". A claim that
+    nothing measured here could have contradicted has none either, whatever its value. published: what was, in words;
+    None where we expected it.
     """
 
     id: str
@@ -55,11 +57,16 @@ class Claim:
     high: float | None
     holds: bool | None
     needs: str | None = None
+    published: str | None = None
 
     @property
     def verdict(self) -> str:
         """For people, in a cell of a table."""
-        return VERDICT[self.holds] + (f": needs {self.needs}" if self.needs else "")
+        if self.needs is None:
+            return VERDICT[self.holds]
+        if self.needs == MEASUREMENT:
+            return "not measured yet"
+        return f"{'undecided' if self.needs in (MORE_ROUNDS, SEVERAL) else VERDICT[None]}: needs {self.needs}"
 
 
 def claim(
@@ -71,6 +78,7 @@ def claim(
     below: float | None = None,
     within: tuple[float, float] | None = None,
     needs: str | None = None,
+    published: str | None = None,
 ) -> Claim:
     """A `Claim` that a value is above a limit, below one, or within a band; one of the three is given, or `needs`.
 
@@ -88,8 +96,8 @@ def claim(
     else:
         holds = None if within is None or least is None or most is None else inside(least, most, within)
     if holds is None and not needs:
-        needs = "its measurement" if value is None else SEVERAL if least is None or most is None else MORE_ROUNDS
-    return Claim(id, text, middle, low, high, None if needs else holds, needs)
+        needs = MEASUREMENT if value is None else SEVERAL if least is None or most is None else MORE_ROUNDS
+    return Claim(id, text, middle, low, high, None if needs else holds, needs, published)
 
 
 def _is_above(low: float | None, high: float | None, limit: float) -> bool | None:
@@ -209,7 +217,8 @@ def claim_rows(claims: Sequence[Claim]) -> list[Row]:
     """Claims as the rows of a table."""
     return [
         {
-            "published, or expected": claim.text,
+            "claim": claim.text,
+            "published": claim.published or "-",
             "ours": None if claim.value is None else asdict(Mean(claim.value, claim.low, claim.high, 0)),
             "verdict": claim.verdict,
         }

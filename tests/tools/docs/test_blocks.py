@@ -255,7 +255,7 @@ def of_lab(tmp_path):
     environment = result.read_results(ROOT / "logs" / "reference" / CPU_RECORD)[0][0].environment
     rows = [{"workers": 0, "speed": None}, {"workers": 2, "speed": asdict(Ratio(1.5, 1.2, 1.8, 3))}]
     claims = [
-        Claim("faster", "It is <b>faster</b>.", 1.5, 1.2, 1.8, True),
+        Claim("faster", "It is <b>faster</b>", 1.5, 1.2, 1.8, True, published="2x"),
         Claim("other", "Another", None, None, None, None, "a GPU"),
     ]
     study = Study(
@@ -274,10 +274,11 @@ def test_a_labs_tables_claims_notes_machine_and_figures_come_from_its_study(of_l
     assert BLOCKS["table"](of_lab, "labs/mine", "snapshots") == "*Not measured on this device.*"
     claims = BLOCKS["table"](of_lab, "labs/mine", "claims")
     assert "<b>" not in claims
-    assert "| 1.5 (1.2 to 1.8) | holds |" in claims
-    assert "| - | not testable here: needs a GPU |" in claims
-    one = BLOCKS["table"](of_lab, "labs/mine", "claims", "other")
-    assert one == "- Another: not testable here: needs a GPU."
+    assert "| 2x | 1.5 (1.2 to 1.8) | holds |" in claims
+    assert "| - | - | not testable here: needs a GPU |" in claims
+    two = BLOCKS["table"](of_lab, "labs/mine", "claims", "faster", "other")
+    assert two.splitlines()[0].endswith(" (published: 2x): **1.5 (1.2 to 1.8)**; holds.")
+    assert two.splitlines()[1] == "- Another: not testable here: needs a GPU."
     assert BLOCKS["table"](of_lab, "labs/mine", "notes") == "- No GPU: nothing waits."
     assert "A CPU, 2 CPU cores, torch 2.15.0+cu132. A smoke run" in BLOCKS["machine"](of_lab, "labs/mine")
     assert BLOCKS["figure"](of_lab, "labs/mine", "curves", "lines") == "*No figure: this was not measured.*"

@@ -258,9 +258,9 @@ def _file(folder: Path, part: str) -> Path | None:
 
 def _kept(path: Path, key: str) -> list[tuple[str, str, str]] | None:
     try:
-        value = result.read_json(path)
+        value = json.loads(path.read_text(encoding="utf-8"))  # tens of MB, which `read_json` refuses
         if value["schema"] != SCHEMA or value["key"] != key:
             return None
         return [(str(package), str(file), str(text)) for package, file, text in value["docstrings"]]
-    except (InputError, KeyError, TypeError, ValueError):  # none yet, or not ours: collected anew
+    except (OSError, KeyError, TypeError, ValueError):  # none yet, or not ours: collected anew
         return None

@@ -133,9 +133,10 @@ def parsed(words: Sequence[str]) -> tuple[StepOptions, int, float, bool]:
     texts = {
         "--precision": "fp32, or half precision: auto, bf16, or fp16 with gradient scaling (default: fp32)",
         "--quick": f"a smoke run: {QUICK_EPOCHS} epochs, of smaller images on a CPU",
-        "--logdir": f"of this training (default: {DEFAULTS.logdir / 'train'})",
+        "--logdir": f"of this training (default: train in {DEFAULTS.logdir}; with --quick train-quick)",
+        "--workers": "loader processes (default: 2)",
     }
-    add_step_options(parser, DEFAULTS.logdir / "train", None, ("--stacks",), texts, DEFAULTS)
+    add_step_options(parser, None, None, ("--stacks",), texts, DEFAULTS)
     parser.set_defaults(precision="fp32", workers=2)
     parser.add_argument("--epochs", type=whole_number(1, 10**6), default=200, metavar="N", help="in all (default: 200)")
     parser.add_argument("--lr", type=float, default=0.01, help="Adam's learning rate (default: 0.01)")
@@ -143,6 +144,8 @@ def parsed(words: Sequence[str]) -> tuple[StepOptions, int, float, bool]:
     args = parser.parse_args(words)
     if not args.lr > 0:
         raise InputError(f"--lr {args.lr} is not a number above 0")
+    if args.logdir == DEFAULTS.logdir:
+        args.logdir /= "train-quick" if args.quick else "train"
     return resolved(args, defaults=DEFAULTS), args.epochs, args.lr, args.checkpoint
 
 

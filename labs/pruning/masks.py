@@ -13,7 +13,7 @@ HOW = ("layer-wise", "global", "random")  # the first is what the study's grid i
 Masks = Mapping[str, torch.Tensor]  # {module: bool, the shape of its weight: True for what stays}
 
 
-def prunable(model: nn.Module) -> dict[str, nn.Module]:
+def prunable(model: nn.Module) -> dict[str, nn.Conv2d | nn.Linear]:
     """{name: module} of all that has a weight matrix: convolutions and linear layers, no normalisation and no bias."""
     return {name: module for name, module in model.named_modules() if isinstance(module, nn.Conv2d | nn.Linear)}
 
@@ -24,7 +24,7 @@ def masks_of(model: nn.Module, share: float, how: str = HOW[0], seed: int = 0) -
     how: "layer-wise" leaves out the smallest weights of each layer, "global" the smallest of all, "random" any, drawn
     from `seed`. By magnitude, what is masked already is zero, so it is left out again.
     """
-    layers = {name: _Layer(module.weight) for name, module in prunable(model).items()}  # pyright: ignore
+    layers = {name: _Layer(module.weight) for name, module in prunable(model).items()}
     weights = [(layer, "weight") for layer in layers.values()]
     if how == "layer-wise":
         for layer, name in weights:
@@ -48,7 +48,7 @@ class _Layer(nn.Module):
 def apply(model: nn.Module, masks: Masks) -> None:
     """Mask a model's weights from now on: in each forward pass, so that those left out are zero and get no gradient."""
     for name, module in prunable(model).items():
-        prune.custom_from_mask(module, "weight", masks[name].to(module.weight.device))  # pyright: ignore
+        prune.custom_from_mask(module, "weight", masks[name].to(module.weight.device))
 
 
 def remove(model: nn.Module) -> None:
@@ -69,7 +69,7 @@ def magnitudes(model: nn.Module, of: str) -> torch.Tensor:
     of: "weights", those that can be pruned; "parameters", all that is trained; "pooled", all parameters and the
     running statistics of batch norm, which no pruning can remove.
     """
-    tensors: Sequence[torch.Tensor] = [module.weight for module in prunable(model).values()]  # pyright: ignore
+    tensors: Sequence[torch.Tensor] = [module.weight for module in prunable(model).values()]
     if of != "weights":
         tensors = list(model.parameters())
     if of == "pooled":

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from labs.scale import drawing
+from labs.shared.images import Box, middle_square
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT, usable_cores
 from walkthrough.results.errors import InputError, OneLineParser, add_number, folder, printable
@@ -26,7 +27,6 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import RandomResizedCrop
-from torchvision.transforms.functional import get_dimensions
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's images, for values in 0..1
 CROP_AREA, CROP_RATIO = (0.35, 1.0), (3 / 4, 4 / 3)  # of a random crop in training: of the image's; width over height
@@ -35,8 +35,6 @@ UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  #
 IMAGES, CLASSES, VAL_SHARE = 2000, 10, 0.2  # of a folder that is drawn: validation images, as a share of the others
 DRAWN, INDEX = "drawn.json", "index.json"  # in a folder that was drawn, and in one that `preprocess` made
 AT_A_TIME = 16  # files that a process is given
-
-Box = tuple[int, int, int, int]  # left, top, right, bottom
 
 
 class Corrupt(InputError):
@@ -119,14 +117,6 @@ class Cached(Dataset):
 
 
 # From files to tensors
-
-
-def middle_square(image: Image.Image | torch.Tensor) -> Box:
-    """The largest square in the middle of an image."""
-    _, height, width = get_dimensions(cast(Any, image))
-    side = min(width, height)
-    left, top = (width - side) // 2, (height - side) // 2
-    return left, top, left + side, top + side
 
 
 def random_crop(image: Image.Image | torch.Tensor) -> Box:

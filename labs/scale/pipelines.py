@@ -18,7 +18,7 @@ from typing import Any
 
 from labs.scale.data import Cached, Jpegs, as_random_crop, as_uint8, image_folder, normalised, random_crops
 from labs.scale.gpu_decode import DaliDecoder, NvjpegDecoder, as_bytes, encoded_batch, needs_cuda
-from labs.scale.preprocess import kind_of, prepared
+from labs.scale.preprocess import kind_and_size, prepared
 from labs.scale.shards import ShardSet
 from walkthrough.results.errors import InputError
 
@@ -36,7 +36,7 @@ Batch = tuple[torch.Tensor, torch.Tensor]  # images float32 [N, 3, size, size], 
 
 def pipeline_of(data: Path, name: str | None) -> str:
     """The pipeline that is asked for; without a name that of the folder's images, "jpeg" for JPEGs."""
-    return name or kind_of(data) or PIPELINES[0]
+    return name or kind_and_size(data)[0] or PIPELINES[0]
 
 
 class Pipeline:
@@ -48,26 +48,19 @@ class Pipeline:
     """
 
     def __init__(
-        self,
-        data: Path,
-        name: str,
-        size: int,
-        share: int,
-        device: torch.device,
-        workers: int = 0,
-        seed: int = 0,
-        rank: int = 0,
-        processes: int = 1,
-    ) -> None:
+        self, data: Path, name: str, size: int, share: int, device: torch.device, workers: int = 0, seed: int = 0,
+        rank: int = 0, processes: int = 1,
+    ) -> None:  # fmt: skip
         self.name, self.size, self.share, self.device, self.seed = name, size, share, device, seed
         self.rank, self.processes = rank, processes
         if name in ON_GPU:
             needs_cuda(device, f"--pipeline {name}")
-        self.data = data if kind_of(data) else image_folder(data)
+        there, _ = kind_and_size(data)
+        self.data = data if there else image_folder(data)
         if name in PREPARED:
             self.data = prepared(self.data, name, size)
-        elif kind_of(self.data):
-            raise InputError(f"{data} holds prepared images: --pipeline {kind_of(data)} reads it")
+        elif there:
+            raise InputError(f"{data} holds prepared images: --pipeline {there} reads it")
         train_set, self.validation_set = self._set("train"), self._set("val")
         self.train_set, self.source, self.classes = train_set, train_set.source, train_set.classes
         self.images = len(train_set)

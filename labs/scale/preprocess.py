@@ -34,9 +34,10 @@ FILES = 64  # JPEGs that are resized in one job
 Engine = Callable[[Callable[[Any], Any], Sequence[Any], int], list[Any]]  # as `on_all_cores`
 
 
-def kind_of(data: Path) -> str | None:
-    """One of `KINDS` where a folder was made by `prepared`, None for a folder of JPEGs."""
-    return result.read_json(data / INDEX)["kind"] if (data / INDEX).exists() else None
+def kind_and_size(data: Path) -> tuple[str | None, int | None]:
+    """(One of `KINDS`, px) of a folder that was made by `prepared`; (None, None) of a folder of JPEGs."""
+    index = result.read_json(data / INDEX) if (data / INDEX).exists() else {}
+    return index.get("kind"), index.get("size")
 
 
 def prepared(data: Path, kind: str, size: int, engine: Engine = on_all_cores, out: Path | None = None) -> Path:
@@ -46,9 +47,10 @@ def prepared(data: Path, kind: str, size: int, engine: Engine = on_all_cores, ou
     DIR/shards-64px if None. engine: what does the work. Several processes may call this: one works, the others wait.
     Raises InputError for a folder that cannot be read or written, and where too many JPEGs are corrupt.
     """
-    if there := kind_of(data):
-        if there != kind:
-            raise InputError(f"{data} holds {there} images, not {kind}: name the folder of JPEGs with --data")
+    there, _ = kind_and_size(data)
+    if there not in (None, kind):
+        raise InputError(f"{data} holds {there} images, not {kind}: name the folder of JPEGs with --data")
+    if there:
         return data
     out = out or data / f"{kind}-{size}px"
     with _locked(out):

@@ -1,6 +1,6 @@
 """How fast processes train together, and what their communication costs, without any images to load.
 
-    torchrun --nproc-per-node 2 labs/scale/scaling.py JSON     # which `measured` starts; JSON: a `Measurement`
+    torchrun --nproc-per-node 2 labs/scale/scaling.py JSON     # which `measured` starts; JSON: what `run` takes
 
 Every process trains on one batch of noise over and over, by the code that `train.py` runs; on a CPU with one thread, so
 that N processes have N cores. What communication costs is a step's time less that of the same step without the exchange
@@ -14,7 +14,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -35,55 +34,43 @@ CLASSES = 1000  # ImageNet's
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What a process is told. file: that rank 0 writes; the others' clocks say the same, as all begin and end together.
+def run(
+    file: str, device: str, model: str, image_size: int, images: int, windows: int, steps: int, passes: int,
+    exchanges: Sequence[str],
+) -> None:  # fmt: skip
+    """Be one process; rank 0 writes {exchange: [mean ms of a step, of each window]} into a file.
 
-    images: in one pass of one process. exchanges: of `train.EXCHANGES`, when gradients are; their windows alternate.
-    windows: of so many steps, each.
+    images: in one pass of one process. exchanges: of `train.EXCHANGES`, when gradients are; their windows alternate,
+    and all processes begin and end them together. windows: of so many steps, each.
     """
-
-    file: str
-    device: str
-    model: str
-    image_size: int
-    images: int
-    windows: int
-    steps: int
-    passes: int
-    exchanges: Sequence[str]
-
-
-def run(of: Measurement) -> None:
-    """Be one process; rank 0 writes {exchange: [mean ms of a step, of each window]}."""
-    device = torch.device(of.device)
-    if device.type == "cuda":
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-        torch.cuda.set_device(device)
+    own = torch.device(device)
+    if own.type == "cuda":
+        own = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(own)
     else:
         torch.set_num_threads(1)
         keep_freed_memory()
     disable_tf32()
-    with process_group(device):
+    with process_group(own):
         torch.manual_seed(0)
-        images = torch.randn(of.images, 3, of.image_size, of.image_size, device=device)
-        batch = images, torch.randint(CLASSES, (of.images,), device=device)
-        replica = Replica(mobilenet(of.model, CLASSES), device, 0.01, passes=of.passes)
+        noise = torch.randn(images, 3, image_size, image_size, device=own)
+        batch = noise, torch.randint(CLASSES, (images,), device=own)
+        replica = Replica(mobilenet(model, CLASSES), own, 0.01, passes=passes)
         replica.module.train()
 
         def window_ms(exchange: str, steps: int) -> float:
-            wait_for_all(device)
+            wait_for_all(own)
             begin = time.perf_counter()
             for _ in range(steps):
                 replica.step(repeat(batch), exchange)
-            wait_for_all(device)
+            wait_for_all(own)
             return (time.perf_counter() - begin) * 1000 / steps
 
-        for exchange in of.exchanges:
+        for exchange in exchanges:
             window_ms(exchange, WARMUP_STEPS)
-        rounds = [[window_ms(exchange, of.steps) for exchange in of.exchanges] for _ in range(of.windows)]
+        rounds = [[window_ms(exchange, steps) for exchange in exchanges] for _ in range(windows)]
         if dist.get_rank() == 0:
-            write_json(Path(of.file), dict(zip(of.exchanges, zip(*rounds, strict=True), strict=True)))
+            write_json(Path(file), dict(zip(exchanges, zip(*rounds, strict=True), strict=True)))
 
 
 def wait_for_all(device: torch.device) -> None:
@@ -96,18 +83,20 @@ def wait_for_all(device: torch.device) -> None:
 def measured(
     options: StepOptions, processes: int, images: int, passes: int = 1, exchanges: Sequence[str] = EXCHANGES[:1]
 ) -> dict[str, Any]:
-    """Train in so many processes, on `images` in each pass of each; see `Measurement`.
+    """Train in so many processes, on `images` in each pass of each; see `run`.
 
     {"processes", "step_ms": {exchange: [each window]}, "images_per_second": {exchange: [each window]}}. Raises
     InputError where a process fails.
     """
     with tempfile.TemporaryDirectory() as folder:
-        of = Measurement(
-            f"{folder}/step_ms.json", options.device.partition(":")[0], options.model, options.image_size, images,
-            WINDOWS[options.quick], STEPS[options.quick], passes, exchanges,
-        )  # fmt: skip
-        run_program([*TORCHRUN, processes, __file__, json.dumps(asdict(of))])
-        step_ms = read_json(of.file)
+        file = f"{folder}/step_ms.json"
+        own = {
+            "file": file, "device": options.device.partition(":")[0], "model": options.model,
+            "image_size": options.image_size, "images": images, "windows": WINDOWS[options.quick],
+            "steps": STEPS[options.quick], "passes": passes, "exchanges": exchanges,
+        }  # fmt: skip
+        run_program([*TORCHRUN, processes, __file__, json.dumps(own)])
+        step_ms = read_json(file)
     per_step = images * passes * processes
     speeds = {exchange: [per_step * 1000 / ms for ms in windows] for exchange, windows in step_ms.items()}
     return {"processes": processes, "step_ms": step_ms, "images_per_second": speeds}
@@ -127,4 +116,4 @@ def run_program(command: Sequence[object]) -> None:
 
 if __name__ == "__main__":
     exit_in_one_line()
-    run(Measurement(**json.loads(sys.argv[1])))
+    run(**json.loads(sys.argv[1]))

@@ -22,7 +22,7 @@ from typing import Any
 from common.device import synchronize
 from common.loaders import Batch, Epochs, Loader
 from common.options import StepOptions
-from common.program import Program, captured, timed, words_of
+from common.program import captured, timed, words_of
 from labs.scale import scaling
 from labs.scale.data import Jpegs, image_folder, on_all_cores
 from labs.scale.model import DEFAULTS, width_of
@@ -62,7 +62,7 @@ PASSES = 4  # of accumulation
 MOST_PROCESSES, MOST_WORKERS = 8, 8
 LIMIT_SECONDS = 6 * 3600  # of one measurement: beyond it something hangs
 # By --quick.
-ROUNDS, OTHER_ROUNDS = {True: 2, False: 5}, {True: 1, False: 3}  # of pipelines and scaling; of what else has rounds
+ROUNDS, OTHER_ROUNDS, SCALING_ROUNDS = {True: 2, False: 5}, {True: 1, False: 3}, {True: 1, False: 5}
 SEEDS, EPOCHS, OTHER_EPOCHS = {True: 1, False: 3}, {True: 2, False: 10}, 2
 TRIALS = {True: (4, 1), False: (30, 6)}  # of the sweep, and epochs of each
 LOAD_SECONDS = {True: 1.0, False: 3.0}  # of a loader alone
@@ -123,19 +123,14 @@ def _pipeline(options: StepOptions, name: str, workers: int) -> dict[str, Any]:
     data = image_folder(options.data)
     folder = data / f"{folders[name]}-{options.image_size}px" if name in folders else data
     read = bytes_on_disk(folder, "train.npy" if name == "04_cached" else "train/**/*")
-    finish = _decode(one) if on_device else lambda *_: None
+
+    def finish(*batch: torch.Tensor) -> None:
+        """Decode what a GPU's loader yields, and wait for it."""
+        if on_device:
+            one.variables["decoder"](*batch[1:])
+            synchronize(torch.device(options.device))
+
     return {"delivered": delivered(one.loader, seconds, finish), "per_cpu_second": per_cpu, "bytes": read}
-
-
-def _decode(one: Program) -> Callable[..., None]:
-    """What a program that decodes on a GPU makes of a loader's batch; it returns once that is done."""
-    device, decoder = torch.device(one.args.device), one.variables["decoder"]
-
-    def decode(labels: torch.Tensor, lengths: torch.Tensor, files: torch.Tensor) -> None:
-        decoder(lengths, files)
-        synchronize(device)
-
-    return decode
 
 
 def delivered(loader: Loader, seconds: float, finish: Callable[..., None] = lambda *_: None) -> float:
@@ -188,8 +183,8 @@ def trained(
 
 @measurement
 def scaled(options: StepOptions, most: int, run: int) -> dict[str, list[dict[str, Any]]]:
-    """{"strong", "weak": [what `scaling.measured` returns]} from one process to `most`; the order turns with rounds."""
-    counts = sorted({2**power for power in range(most.bit_length()) if 2**power <= most} | {most})
+    """{"strong", "weak": [what `scaling.measured` returns]} of 1, 2, 4 … `most` processes; the order turns."""
+    counts = [2**power for power in range(most.bit_length())]
     cells = [("strong", count) for count in counts] + [("weak", count) for count in counts[1:]]
     at = run % len(cells)
     found = {}
@@ -289,7 +284,8 @@ def training_rows(trainings: Mapping[tuple[str, int, int, int], Mapping[int, Ans
     images: of an epoch. Seconds are of the median epoch after the first; accuracies of the last, where it is one of as
     many epochs as that of "jpeg" in workers.
     """
-    rows, jpegs = list[Row](), {key: of for key, of in trainings.items() if key[0] == "jpeg"}
+    rows, jpegs = list[Row](), [of for (name, *_), of in trainings.items() if name == "jpeg"]
+    base = max(jpegs, key=lambda of: len(next(iter(of.values()))), default={})
     longest = max(len(epochs) for of in trainings.values() for epochs in of.values())
     speeds = {
         key: {
@@ -298,7 +294,7 @@ def training_rows(trainings: Mapping[tuple[str, int, int, int], Mapping[int, Ans
         }
         for key, of in trainings.items()
     }
-    first, base = next(iter(speeds)), next((of for of in jpegs.values() if len(next(iter(of.values()))) == longest), {})
+    first = next(iter(speeds))
     for key, of in trainings.items():
         name, size, workers, processes = key
         many = f", {processes} processes" if processes > 1 else ""
@@ -311,12 +307,14 @@ def training_rows(trainings: Mapping[tuple[str, int, int, int], Mapping[int, Ans
         ]
         rows.append(
             {
-                "trained from": f"{name}, {size} px, {workers or 'no'} workers{many}",
+                "trained from": f"{name}, {size} px, {workers or 'no'} worker{'s' * (workers != 1)}{many}",
                 "s of an epoch": seconds,
                 "times the first": None if key == first else ratio(speeds[key], speeds[first]),
                 "h of ImageNet": IMAGENET / images * seconds.mean / 3600,
-                "top-1 %": percent([last["top1_accuracy"] for last in ended.values()]) if ended else None,
-                "top-5 %": percent([last["top5_accuracy"] for last in ended.values()]) if ended else None,
+                **{
+                    f"top-{of} %": percent([last[f"top{of}_accuracy"] for last in ended.values()]) if ended else None
+                    for of in (1, 5)
+                },
                 "top-1, points over jpeg": mean(points) if points else None,
             }
         )
@@ -415,10 +413,10 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
     needs = None if on_gpu else "a GPU: here the loader and the model share the cores"
     several = None if on_gpu else "several GPUs"
 
-    def cell(table: str, column: str, place: int = 0, **where: Any) -> Any:
-        """Of the row at a place of those that have these values."""
+    def cell(table: str, column: str, **where: Any) -> Any:
+        """Of the first row that has these values."""
         rows = [row for row in tables.get(table, ()) if all(row.get(key) == value for key, value in where.items())]
-        return interval(rows[place].get(column)) if rows else None
+        return interval(rows[0].get(column)) if rows else None
 
     def pipeline(name: str, column: str) -> Any:
         return cell("pipelines", column, pipeline=name)
@@ -491,7 +489,7 @@ class Study(Measured):
         several = {"scaled": partial(self.one, "scaled", most=self.processes)}
         if self.processes > 1:
             several["accumulation"] = partial(self.one, "accumulation", processes=self.processes)
-        runs = self.rounds(ROUNDS[self.quick], several)
+        runs = self.rounds(SCALING_ROUNDS[self.quick], several)
         scaled, accumulated = (list(runs.get(name, {}).values()) for name in ("scaled", "accumulation"))
         trials, epochs = TRIALS[self.quick]
         sweep = self.one("swept", trials=trials, epochs=epochs)
@@ -514,11 +512,11 @@ class Study(Measured):
         """{(pipeline, px, workers, processes): {seed: its epochs}}, seed after seed; what fails is left out."""
         own, workers, epochs = self.options.image_size, self.workers, EPOCHS[self.quick]
         plan = {
-            **({("jpeg", size, count, 1): OTHER_EPOCHS for size in self.sizes[1:] for count in (0, workers)}),
+            **{("jpeg", size, workers, 1): OTHER_EPOCHS for size in self.sizes[1:]},
             ("jpeg", own, 0, 1): OTHER_EPOCHS,
             **{(name, own, workers, 1): epochs for name in ("jpeg", "resized", "cached", "shards")},
             **{(name, own, workers, 1): epochs for name in ("nvjpeg", "dali") if self.options.device != "cpu"},
-            **({("shards", own, 1, self.processes): epochs} if self.processes > 1 else {}),
+            **{("shards", own, 1, many): epochs for many in (self.processes,) if many > 1},
         }
         found: dict[tuple[str, int, int, int], dict[int, Any]] = {}
         for seed in range(SEEDS[self.quick]):
@@ -548,11 +546,8 @@ def most_processes(device: str) -> int:
 
     A power of two, so that they can share a batch.
     """
-    if device == "cpu":
-        count = max(2, min(usable_cores(), MOST_PROCESSES))
-    else:
-        count = min(torch.cuda.device_count(), MOST_PROCESSES)
-    return 2 ** (count.bit_length() - 1)
+    there = max(2, usable_cores()) if device == "cpu" else torch.cuda.device_count()
+    return 2 ** (min(there, MOST_PROCESSES).bit_length() - 1)
 
 
 def notes_of(options: StepOptions, train: Jpegs, val: Jpegs) -> list[str]:

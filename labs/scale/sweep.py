@@ -41,11 +41,9 @@ FILE, JOURNAL, NAME, FIGURE = "sweep.json", "journal.log", "sweep", "loss.png"
 TRIALS, EPOCHS, CLASSES = 20, 8, 100
 HELD_OUT = 5  # one image in so many
 FEW_CLASSES = 10  # with no more, top-5 accuracy says little
-PRUNERS = ("median", "hyperband", "none")
-WARM_UP_TRIALS, WARM_UP_EPOCHS = 5, 1  # that the median pruner lets go on, whatever comes of them
+WARM_UP_TRIALS, WARM_UP_EPOCHS = 5, 2  # that the pruner lets go on, whatever comes of them
 LR, DECAY, SMOOTHING = (1e-3, 1.0), (1e-6, 1e-2), (0.0, 0.2)
 BATCH_SIZES, WIDTHS = (16, 32, 64, 128), {"cpu": (8, 24), "cuda": (16, 48)}
-IMPORTANCE_TRIALS = 10  # that ran to their end: with fewer, the importance of parameters says little
 
 
 @dataclass(frozen=True)
@@ -56,7 +54,6 @@ class Settings:
     classes: int
     image_size: int
     epochs: int
-    pruner: str
     seed: int
     metric: str
 
@@ -91,7 +88,7 @@ def opened(folder: Path, settings: Settings) -> Any:
         backend = package.storages.journal.JournalFileBackend(str(journal))
         study = package.create_study(
             study_name=NAME, storage=package.storages.JournalStorage(backend), direction="maximize",
-            load_if_exists=True, pruner=_pruner(settings),
+            load_if_exists=True, pruner=package.pruners.MedianPruner(WARM_UP_TRIALS, WARM_UP_EPOCHS),
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:  # of a line that is no JSON, or not Optuna's
         raise InputError(f"{journal} is damaged ({printable(error, 80)}): remove {folder}, or name another") from error
@@ -105,15 +102,6 @@ def opened(folder: Path, settings: Settings) -> Any:
     seed = settings.seed * 100_003 + 1009 * len(study.trials) + int(os.environ.get("JOB_INDEX", "0"))
     study.sampler = package.samplers.TPESampler(seed=seed, constant_liar=True)
     return study
-
-
-def _pruner(settings: Settings) -> Any:
-    pruners = optuna().pruners
-    if settings.pruner == "hyperband":
-        return pruners.HyperbandPruner(min_resource=1, max_resource=settings.epochs)
-    if settings.pruner == "median":
-        return pruners.MedianPruner(WARM_UP_TRIALS, n_warmup_steps=WARM_UP_EPOCHS + 1)
-    return pruners.NopPruner()
 
 
 def suggested(trial: Any, device: str) -> dict[str, Any]:
@@ -137,9 +125,8 @@ def objective(trial: Any, options: StepOptions, data: Subset, settings: Settings
 
     package, epochs, begin = optuna(), list[dict[str, float]](), time.perf_counter()
     parameters = suggested(trial, options.device)
-    folder = options.logdir / "trials" / f"{trial.number:04d}"
-    try:
-        with SummaryWriter(str(folder)) as events:
+    with SummaryWriter(str(options.logdir / "trials" / f"{trial.number:04d}")) as events:
+        try:
             for row in trained(options, data, settings, parameters):
                 epochs.append(row)
                 for name, value in row.items():
@@ -147,23 +134,18 @@ def objective(trial: Any, options: StepOptions, data: Subset, settings: Settings
                 trial.report(row[settings.metric], int(row["epoch"]))
                 if trial.should_prune():
                     raise package.TrialPruned(f"worse than others after epoch {row['epoch']}")
-        return epochs[-1][settings.metric]
-    except package.TrialPruned as pruned:
-        trial.set_user_attr("reason", str(pruned))
-        raise
-    except Exception as error:
-        if not is_out_of_memory(error):
-            raise
-        trial.set_user_attr("reason", "out of memory")
-        raise package.TrialPruned("out of memory") from error
-    finally:
-        trial.set_user_attr("epochs", epochs)
-        trial.set_user_attr("seconds", time.perf_counter() - begin)
-        if epochs:
-            with SummaryWriter(str(folder)) as events:
-                events.add_hparams(
-                    parameters, {f"last/{key}": value for key, value in epochs[-1].items()}, run_name="."
-                )
+            return epochs[-1][settings.metric]
+        except Exception as error:
+            if not is_out_of_memory(error) and not isinstance(error, package.TrialPruned):
+                raise
+            trial.set_user_attr("reason", printable(error, 80))
+            raise package.TrialPruned from error
+        finally:
+            trial.set_user_attr("epochs", epochs)
+            trial.set_user_attr("seconds", time.perf_counter() - begin)
+            if epochs:
+                last = {f"last/{name}": value for name, value in epochs[-1].items()}
+                events.add_hparams(parameters, last, run_name=".")
 
 
 def trained(options: StepOptions, data: Subset, settings: Settings, parameters: Mapping[str, Any]) -> Any:
@@ -202,12 +184,7 @@ def trained(options: StepOptions, data: Subset, settings: Settings, parameters: 
 
 
 def summary(study: Any, settings: Settings) -> dict[str, Any]:
-    """What sweep.json holds: the settings, all trials, the best one, and how much each parameter matters.
-
-    best: None where no trial ran to its end. importance: {parameter: share of the variance, all together 1}, by
-    functional ANOVA over the trials that ran to their end, None with few. It misleads with few trials: those that the
-    sampler proposes vary together, and pruned ones are missing.
-    """
+    """What sweep.json holds: the settings, all trials, and the best that ran to its end, None without one."""
     trials = [
         {
             "number": trial.number,
@@ -218,14 +195,10 @@ def summary(study: Any, settings: Settings) -> dict[str, Any]:
         }
         for trial in study.get_trials(deepcopy=False)
     ]
-    complete, importance = [trial for trial in trials if trial["state"] == "complete"], None
-    if len(complete) >= IMPORTANCE_TRIALS:
-        package = optuna().importance
-        importance = package.get_param_importances(study, evaluator=package.FanovaImportanceEvaluator(seed=0))
+    complete = [trial for trial in trials if trial["state"] == "complete"]
     best = max(complete, key=lambda trial: trial["value"], default=None)
     counts = dict(Counter(trial["state"] for trial in trials))
-    head = {"schema": 2, "settings": asdict(settings), "counts": counts, "best": best}
-    return {**head, "importance": importance, "trials": trials}
+    return {"schema": 2, "settings": asdict(settings), "counts": counts, "best": best, "trials": trials}
 
 
 def draw(study: Any, path: Path) -> None:
@@ -241,6 +214,8 @@ def draw(study: Any, path: Path) -> None:
             target=lambda trial: trial.user_attrs["epochs"][-1]["validation_loss"],
             target_name="held-out loss",
         )
+    for one in np.ravel(axes):
+        one.set_yscale("log")
     np.ravel(axes)[0].figure.savefig(path, dpi=100, bbox_inches="tight")
 
 
@@ -254,8 +229,6 @@ def show(result: Mapping[str, Any]) -> None:
             f"best: trial {best['number']}, top-1 {last['top1_accuracy']:.1%}, top-5 {last['top5_accuracy']:.1%}, "
             f"held-out loss {last['validation_loss']:.3f}: {of}"
         )
-    if result["importance"]:
-        print("importance: " + ", ".join(f"{name} {share:.0%}" for name, share in result["importance"].items()))
 
 
 def options_of(words: Sequence[str] | None) -> tuple[StepOptions, argparse.Namespace]:
@@ -273,7 +246,6 @@ def options_of(words: Sequence[str] | None) -> tuple[StepOptions, argparse.Names
     add_number(parser, "--trials", "in all, over all calls", 1, 10**6, TRIALS)
     add_number(parser, "--epochs", "of a trial", 1, 10**6, EPOCHS)
     add_number(parser, "--classes", "of the data set, the first so many", 2, 10**6, CLASSES)
-    parser.add_argument("--pruner", choices=PRUNERS, default="median", help="ends bad trials early (default: median)")
     args = parser.parse_args(words)
     return resolved(args, defaults=DEFAULTS), args
 
@@ -288,7 +260,7 @@ def main(words: Sequence[str] | None = None) -> None:
     if len(data.train) < max(BATCH_SIZES):
         raise InputError(f"{len(data.train)} training images in {classes} classes: {max(BATCH_SIZES)} are needed")
     settings = Settings(
-        images.source, classes, options.image_size, args.epochs, args.pruner, options.seed,
+        images.source, classes, images.images.shape[-1], args.epochs, options.seed,
         "top5_accuracy" if classes > FEW_CLASSES else "top1_accuracy",
     )  # fmt: skip
     study = opened(options.logdir, settings)

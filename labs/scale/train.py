@@ -24,7 +24,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
 from itertools import chain, count
-from pathlib import Path
 from typing import Any
 
 from common.device import autocast_dtype, device_name, disable_tf32, keep_freed_memory, synchronize
@@ -32,17 +31,12 @@ from common.failures import as_input_error
 from common.options import add_step_options, resolved
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.pipelines import PIPELINES, Batch, Pipeline, pipeline_of
-from labs.shared.training import DTYPES, TABLE, Training, packed, rising_then_falling
+from labs.scale.preprocess import kind_and_size
+from labs.shared.training import DTYPES, TABLE, Training, rising_then_falling
 from walkthrough.compare.table import Table
 from walkthrough.results.environment import usable_cores
-from walkthrough.results.errors import (
-    InputError,
-    OneLineParser,
-    add_number,
-    is_out_of_memory,
-    whole_numbers,
-)
-from walkthrough.results.result import check_writable, read_json, write_json, write_whole
+from walkthrough.results.errors import InputError, OneLineParser, add_number, is_out_of_memory, whole_numbers
+from walkthrough.results.result import check_writable, read_json, write_json
 from walkthrough.terminal import console
 
 import torch
@@ -195,20 +189,11 @@ def share(batch_size: int, processes: int, passes: int) -> int:
     return batch_size // processes // passes
 
 
-def fit(
-    run: Training,
-    replica: Replica,
-    pipeline: Any,
-    settings: Settings,
-    kept: Sequence[int] = (),
-) -> None:
-    """Train to the end. pipeline: a `Pipeline`. kept: epochs after which weights are kept, see `keep`."""
-    steps = pipeline.images // settings.batch_size
-    schedule = rising_then_falling(
-        replica.optimizer, steps * settings.epochs, WARMUP_EPOCHS / settings.epochs, cosine=True
-    )
+def fit(run: Training, replica: Replica, pipeline: Any, settings: Settings) -> None:
+    """Train to the end. pipeline: a `Pipeline`."""
+    steps, rising = pipeline.images // settings.batch_size, WARMUP_EPOCHS / settings.epochs
+    schedule = rising_then_falling(replica.optimizer, steps * settings.epochs, rising, cosine=True)
     run.parts["schedule"] = schedule
-    keep(run, replica, 0, kept)
     for epoch in run.epochs(settings.epochs):
         replica.module.train()
         batches = pipeline.training(epoch, steps * replica.passes)
@@ -218,9 +203,8 @@ def fit(
             schedule.step()
         loss = replica.summed(losses).item() / steps / replica.processes
         seconds = run.seconds()
-        rate = {"images_per_second": steps * settings.batch_size / seconds, "processes": replica.processes}
-        run.done(loss=loss, **replica.validated(pipeline.validation()), seconds=seconds, **rate)
-        keep(run, replica, epoch, kept)
+        values = {"seconds": seconds, RATE: steps * settings.batch_size / seconds}
+        run.done(loss=loss, **replica.validated(pipeline.validation()), **values)
 
 
 def speed(replica: Replica, pipeline: Any, batch_size: int) -> float:
@@ -236,13 +220,6 @@ def speed(replica: Replica, pipeline: Any, batch_size: int) -> float:
         replica.step(batches)
     synchronize(replica.device)
     return QUICK_STEPS * batch_size / (time.perf_counter() - begin)
-
-
-def keep(run: Training, replica: Replica, epoch: int, kept: Sequence[int]) -> None:
-    """Write the weights after an epoch, where they are to be kept: `labs/pruning` resets weights to those."""
-    path = run.folder / f"epoch{epoch:04d}.pt" if run.folder else None
-    if path and epoch in kept and run.rank == 0 and not path.exists():
-        write_whole(path, packed(replica.module.state_dict()))
 
 
 def options(words: list[str] | None = None) -> argparse.Namespace:
@@ -274,7 +251,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
     add_number(parser, "--accumulate", "passes of each process over its share of a batch", 1, 4096, 1)
     parser.add_argument(
         "--keep", type=whole_numbers(0, 10**6), default=[], metavar="EPOCHS",
-        help="keep the weights after these epochs, such as 0,1,2,4: epoch0000.pt … (0: before the first)",
+        help="keep the checkpoints of these epochs, such as 0,1,2,4: epoch-0.pt … (0: before the first)",
     )  # fmt: skip
     args = parser.parse_args(words)
     if not 0 < args.lr < float("inf"):
@@ -286,6 +263,7 @@ def train(args: argparse.Namespace) -> None:
     """Be one of a group of processes that train together, from one pipeline. Raises InputError."""
     if args.workers is None:
         args.workers = min(8, max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
+    args.image_size = args.image_size or kind_and_size(args.data)[1]
     steps = resolved(args, defaults=DEFAULTS)
     device, processes = torch.device(steps.device), int(os.environ.get("WORLD_SIZE", "1"))
     if device.type == "cpu":
@@ -319,11 +297,15 @@ def train(args: argparse.Namespace) -> None:
         with as_input_error(steps, DataLoader(pipeline.train_set, share_of_pass, num_workers=steps.workers), device):
             try:
                 if steps.quick:
-                    told(speed(replica, pipeline, steps.batch_size), pipeline.images, steps.logdir)
+                    rate = speed(replica, pipeline, steps.batch_size)
+                    seconds = pipeline.images / rate
+                    write_json(steps.logdir / QUICK, {RATE: rate, "seconds": seconds})
+                    print(f"{rate:.0f} images/s: about {seconds:.0f} s for an epoch of {pipeline.images} images")
                     return
                 parts = {"model": model, "optimizer": replica.optimizer, "scaler": replica.scaler}
-                run = Training(steps.logdir, settings, parts, best="top1_accuracy", device=device)
-                fit(run, replica, pipeline, settings, args.keep)
+                best = "top1_accuracy"
+                run = Training(steps.logdir, settings, parts, best=best, device=device, keep=args.keep)
+                fit(run, replica, pipeline, settings)
             except Exception as error:
                 if not is_out_of_memory(error):
                     raise
@@ -332,14 +314,6 @@ def train(args: argparse.Namespace) -> None:
                     f"{2 * args.accumulate}"
                 ) from error
     print(f"written to {steps.logdir}; look at it with: tensorboard --logdir {steps.logdir}")
-
-
-def told(images_per_second: float, images: int, folder: Path) -> None:
-    """Say, and write for `compare`, what an epoch would take."""
-    seconds = images / images_per_second
-    write_json(folder / QUICK, {"images_per_second": images_per_second, "seconds": seconds})
-    takes = f"{seconds:.0f} s ({seconds / 3600:.2f} h)"
-    print(f"{images_per_second:.0f} images/s: an epoch of {images} images takes about {takes}")
 
 
 def compare(args: argparse.Namespace, words: Sequence[str]) -> None:
@@ -360,8 +334,10 @@ def compare(args: argparse.Namespace, words: Sequence[str]) -> None:
                 epochs = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
             row = {key: statistics.median(epoch[key] for epoch in epochs[1:] or epochs) for key in ("seconds", RATE)}
             row["top-1 %"], row["top-5 %"] = (100 * epochs[-1][key] for key in ("top1_accuracy", "top5_accuracy"))
-        rows.append({"pipeline": name, "images/s": row.pop(RATE), "s of an epoch": row.pop("seconds")} | row)
-        rows[-1]["times the first"] = rows[0]["s of an epoch"] / rows[-1]["s of an epoch"]
+        rate, seconds = row.pop(RATE), row.pop("seconds")
+        times = {"s of an epoch": seconds, "h of an epoch": seconds / 3600}
+        rows.append({"pipeline": name, "images/s": rate, **times, **row})
+        rows[-1]["times the first"] = rows[0]["s of an epoch"] / seconds
     console().print(Table("pipelines", rows).rich())
 
 

@@ -9,6 +9,7 @@ import ast
 import gc
 import hashlib
 import inspect
+import json
 import os
 import platform
 import re
@@ -20,7 +21,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
+
+from walkthrough.results import result
 
 T = TypeVar("T")
 SUMMARY_WORDS = (5, 30)  # of a summary line: shorter ones say little, longer ones are no line
@@ -82,6 +85,28 @@ def installed(folders: Sequence[Path]) -> str:
     names = sorted(path.name for folder in folders for path in folder.glob("*.dist-info"))
     names.append(platform.python_version())
     return hashlib.sha256("\n".join(names).encode()).hexdigest()[:16]
+
+
+def kept(path: Path, folders: Sequence[Path], what: str, collected: Callable[[], list[Any]]) -> list[Any]:
+    """Rows that were collected from the packages in `folders`, kept in the file `path` for the next program.
+
+    what: else they depend on. They are collected anew where other packages, or other versions, are installed, and by
+    another version of this file. Raises InputError where they cannot be written.
+    """
+    code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
+    key = f"{installed(folders)} {code} {what}"
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))  # tens of MB, which `result.read_json` refuses
+        if value["key"] == key:
+            return value["docstrings"]
+    except (OSError, KeyError, TypeError, ValueError):  # none yet, or not ours
+        pass
+    print("data: collecting the docstrings of the installed packages, once: about a minute")
+    rows = collected()
+    with result.writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    result.write_json(path, {"key": key, "docstrings": rows})
+    return rows
 
 
 def collect(folders: Sequence[Path], most_per_package: int = MOST_PER_PACKAGE) -> list[Docstring]:

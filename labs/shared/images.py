@@ -8,10 +8,10 @@ parts, so this is easier than telling the digits of strangers.
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from common.data import cifar10, fetch_cifar10, holds_cifar10
-from labs.shared.digits import stored_digits
+from labs.shared.extras import imported
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
 
@@ -21,6 +21,7 @@ from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 from torchvision.datasets import CIFAR100, ImageFolder
+from torchvision.transforms.functional import get_dimensions
 
 NAMES = ("digits", "cifar10", "cifar100", "imagenette")
 SPLIT_SEED = 2026
@@ -29,6 +30,7 @@ FEW = 2000  # images of a folder, which are read without worker processes
 ENOUGH = 50_000  # images for mean and deviation, as floats in memory
 FOLDS = 5  # of the training part, for validation
 FOLDER_SIZE = 64  # px, at which images of a folder are kept unless the caller says
+Box = tuple[int, int, int, int]  # left, top, right, bottom
 MIRRORED = ("cifar10", "cifar100", "imagenette")  # a mirrored digit is another sign
 
 
@@ -115,6 +117,17 @@ def image_data(
     return DataSet(name, train, test, image_size, classes, mean, std)
 
 
+def stored_digits(lab: str) -> tuple[np.ndarray, np.ndarray]:
+    """(images uint8 [1797, 8, 8] with values 0..255, labels int64 [1797] in 0..9), in the order of the package.
+
+    From the UCI "Optical Recognition of Handwritten Digits" (Alpaydin and Kaynak 1998), whose test set they are; who
+    wrote which is not known. lab: that needs them. Raises InputError where scikit-learn is not installed.
+    """
+    datasets = imported("sklearn.datasets", lab, "training without CIFAR-10, on real images of digits,")
+    images, labels = datasets.load_digits(return_X_y=True)
+    return (np.asarray(images).reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8), np.asarray(labels)
+
+
 def _digits(lab: str) -> tuple[Images, Images]:
     images, labels = (torch.from_numpy(array) for array in stored_digits(lab))
     generator = torch.Generator().manual_seed(SPLIT_SEED)
@@ -173,11 +186,17 @@ def _of_folder(folder: Path, size: int) -> Images:
     return Images(images, torch.tensor(items.targets))
 
 
+def middle_square(image: Image.Image | torch.Tensor) -> Box:
+    """The largest square in the middle of an image."""
+    _, height, width = get_dimensions(cast(Any, image))
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
+
+
 def _middle(image: Image.Image, size: int) -> torch.Tensor:
     """uint8 [3, size, size]: the middle square."""
-    side, (width, height) = min(image.size), image.size
-    left, top = (width - side) // 2, (height - side) // 2
-    square = image.resize((size, size), Image.Resampling.BILINEAR, (left, top, left + side, top + side))
+    square = image.resize((size, size), Image.Resampling.BILINEAR, middle_square(image))
     return torch.from_numpy(np.array(square)).permute(2, 0, 1)
 
 

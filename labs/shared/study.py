@@ -45,7 +45,7 @@ from walkthrough.compare.study import (
     show,
 )
 from walkthrough.results.environment import ROOT, current_environment, now
-from walkthrough.results.errors import OneLineParser
+from walkthrough.results.errors import OneLineParser, exit_in_one_line
 from walkthrough.results.result import check_writable
 from walkthrough.terminal import console
 
@@ -70,6 +70,7 @@ def program(main: Callable[[], None], claims: Claims) -> None:
         case ["--measure", request]:
             serve(*MEASUREMENTS.values(), argv=[request])
         case ["--claims", path]:
+            exit_in_one_line()
             earlier = study.read(path)
             study.write(Path(path), replace(earlier, claims=claims(earlier.tables, earlier.on_gpu)))
         case _:

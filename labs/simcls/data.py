@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from labs.shared.extras import imported
-from labs.shared.tokens import PAD, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
+from labs.shared.text import PAD, Ids, Tokens, filled, hub_tokenizer, trained_tokenizer
 from labs.simcls import documents
 from labs.simcls.documents import Document, Scores, best_first, corpus, kept_rouge, split
 from labs.simcls.model import SIZES, size_of

@@ -103,20 +103,10 @@ def corpus(data: Path, most: int | None = None) -> Corpus:
 
 def from_docstrings(keep: Path, folders: Sequence[Path]) -> Corpus:
     """The corpus of the docstrings of the packages in `folders`, which the folder `keep` keeps. Raises InputError."""
-    path = keep / "docstrings.json"
-    code = hashlib.sha256(Path(docstrings.__file__).read_bytes()).hexdigest()[:16]  # another version collects others
-    key = f"{docstrings.installed(folders)} {code} rows"
-    try:
-        value = result.read_json(path)
-        rows = value["docstrings"] if value["key"] == key else None
-    except (InputError, KeyError):  # none yet, or not ours: collected anew
-        rows = None
-    if rows is None:
-        print("data: collecting the docstrings of the installed packages, once")
-        rows = [(text.package, text.summary, text.sentences) for text in docstrings.collect(folders)]
-        with result.writing(keep):
-            keep.mkdir(parents=True, exist_ok=True)
-        result.write_json(path, {"key": key, "docstrings": rows})
+    rows = docstrings.kept(
+        keep / "docstrings.json", folders, "rows",
+        lambda: [(text.package, text.summary, text.sentences) for text in docstrings.collect(folders)],
+    )  # fmt: skip
     documents = [with_candidates(package, " ".join(body), summary, body) for package, summary, body in rows]
     whole = tuple(document for document in documents if document is not None)
     if len({document.group for document in whole}) < FOLDS:

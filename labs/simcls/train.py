@@ -16,8 +16,8 @@ from pathlib import Path
 
 from common.device import autocast_dtype, device_name, disable_tf32
 from common.options import StepOptions, Workload, add_step_options, resolved
+from labs.shared.text import word_vectors
 from labs.shared.training import DTYPES, Training, rising_then_falling
-from labs.shared.words import word_vectors
 from labs.simcls.data import Candidates, Collate, PlacedTokens, check_extras, tokens_for
 from labs.simcls.documents import Corpus, Document, Scores, corpus, kept_rouge, split
 from labs.simcls.model import DEFAULTS, SIZES, Encoder, HubEncoder, ReRanker, ranking_loss, re_ranker, size_of
@@ -154,7 +154,8 @@ def train(
                 print(f"after {TOLD} batches: {minutes:.0f} minutes per epoch, and validation", flush=True)
         optimizer.zero_grad()  # of batches that are too few for another step
         seconds = run.seconds()
-        rouge = mean_rouge(parts["validation"], scores, chosen_candidates(parts["validation"]))
+        chosen = zip(parts["validation"], chosen_candidates(parts["validation"]), strict=True)
+        rouge = float(np.mean([scores[text][candidate] for text, candidate in chosen]))
         speed = len(losses) * settings.batch_size / seconds
         run.done(
             loss=torch.stack(losses).mean().item(), validation_rouge=rouge, documents_per_second=speed, seconds=seconds
@@ -240,11 +241,6 @@ def rouge_by_package(
     return {package: {name: chosen[name][of == package].sum(0).tolist() for name in METHODS} for package in known}
 
 
-def mean_rouge(documents: Sequence[Document], scores: dict[Document, Scores], numbers: Sequence[int]) -> float:
-    """The mean ROUGE of the candidates of these numbers, over the documents."""
-    return float(np.mean([scores[text][number] for text, number in zip(documents, numbers, strict=True)]))
-
-
 def add_candidates(parser: argparse.ArgumentParser) -> None:
     """Add --candidates, another name of --data for a file."""
     text = "JSON lines with the candidates that a generator wrote, see documents.py: in place of --data"
@@ -257,6 +253,8 @@ def options(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.N
     defaults = replace(DEFAULTS, cpu=Workload("small", STEP_DOCUMENTS))
     texts = {
         "--logdir": f"folder of this training (default: {folder_of_this})",
+        "--batch-size": f"documents at a time (default: 8 on a GPU, {STEP_DOCUMENTS} on a CPU)",
+        "--seed": "of weights and shuffling (default: %(default)s)",
         "--quick": f"fewer epochs, and {QUICK} documents; of docstrings {4 * QUICK}",
     }
     without = (*DEFAULTS.without, "--stacks")

@@ -2,6 +2,7 @@
 
 Idea       While the learning rate is high, weights circle around where they should be: their average is nearer to it.
 Change     Lookahead(model, steps): an exponential moving average, to which the weights return every 5 steps.
+           One epoch fewer.
 Look for   A better accuracy in the last epochs.
 Caution    An average over too many steps is of weights that were still bad: its memory grows with the training. Batch
            norm's statistics are averaged, too, as others do not fit the averaged weights.

@@ -71,6 +71,7 @@ DIGITS = {
     "03_resnet9": Plan(20, 0.32),  # its scores are scaled by 1/8, and so are its gradients
     "04_one_cycle": Plan(8, 2.0),
     "05_momentum": Plan(6, 0.4),
+    "08_lookahead": Plan(5, 0.4),
     "muon": Plan(5, 0.2),
 }
 PHOTOGRAPHS = {"00_naive": Plan(60, 0.01), "04_one_cycle": Plan(24, 0.4), "muon": Plan(10, 0.24)}

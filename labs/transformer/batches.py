@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-from labs.shared.tokens import filled
+from labs.shared.text import filled
 
 import torch
 from torch.utils.data import Sampler

@@ -18,10 +18,9 @@ from typing import Any
 from common.options import StepOptions
 from labs.shared import docstrings
 from labs.shared.extras import imported
-from labs.shared.tokens import FIRST, PAD, UNKNOWN, trained_tokenizer
+from labs.shared.text import FIRST, PAD, UNKNOWN, trained_tokenizer
 from labs.transformer.batches import Item
 from labs.transformer.model import SIZES, from_hub
-from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, printable
 
@@ -32,7 +31,6 @@ CLASSES = 20  # packages: those with the most docstrings
 MOST_PER_PACKAGE = 3000  # docstrings: from a few hundred a bag of words learns more than a transformer does
 FEWEST_PER_CLASS = 20  # texts: with fewer, a split has none of it
 KEPT = "package_docstrings.json"  # in --data
-SCHEMA = 1  # of that file
 PARTS = ("train", "validation", "test")
 ENDINGS = (".csv", ".tsv", ".jsonl")
 
@@ -158,16 +156,12 @@ def fewer(of: Texts, most: int) -> Texts:
 
 def from_docstrings(keep: Path, folders: Sequence[Path]) -> Texts:
     """Which of the `CLASSES` packages with the most docstrings in `folders` one comes from; split by source file."""
-    path = keep / KEPT
-    code = hashlib.sha256(Path(docstrings.__file__).read_bytes()).hexdigest()[:16]
-    key = f"{docstrings.installed(folders)} {code} {MOST_PER_PACKAGE}"
-    rows = _kept(path, key)
-    if rows is None:
-        print("data: collecting the docstrings of the installed packages, once: about a minute")
-        rows = [(text.package, text.file, text.text) for text in docstrings.collect_texts(folders, MOST_PER_PACKAGE)]
-        with result.writing(keep):
-            keep.mkdir(parents=True, exist_ok=True)
-        result.write_json(path, {"schema": SCHEMA, "key": key, "docstrings": rows})
+    rows = docstrings.kept(
+        keep / KEPT, folders, f"{MOST_PER_PACKAGE}",
+        lambda: [
+            (text.package, text.file, text.text) for text in docstrings.collect_texts(folders, MOST_PER_PACKAGE)
+        ],
+    )  # fmt: skip
     counts = Counter(package for package, _, _ in rows)
     largest = sorted(counts, key=lambda name: (-counts[name], name))[:CLASSES]
     classes = tuple(sorted(name for name in largest if counts[name] >= FEWEST_PER_CLASS))
@@ -254,13 +248,3 @@ def _jsonl(content: str) -> Iterator[dict[str, Any]]:
 
 def _file(folder: Path, part: str) -> Path | None:
     return next((path for ending in ENDINGS if (path := folder / f"{part}{ending}").is_file()), None)
-
-
-def _kept(path: Path, key: str) -> list[tuple[str, str, str]] | None:
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))  # tens of MB, which `read_json` refuses
-        if value["schema"] != SCHEMA or value["key"] != key:
-            return None
-        return [(str(package), str(file), str(text)) for package, file, text in value["docstrings"]]
-    except (OSError, KeyError, TypeError, ValueError):  # none yet, or not ours: collected anew
-        return None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from common.options import Defaults, Workload
 from labs.shared.extras import imported
-from labs.shared.words import word_vectors
+from labs.shared.text import word_vectors
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError
 

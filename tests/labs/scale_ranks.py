@@ -1,12 +1,10 @@
-"""What the processes of test_scale_train.py do in one start: `torchrun scale_ranks.py FOLDER`.
-
-They import torch once, and a second time after one of them was killed.
-"""
+"""What the processes of test_scale_train.py do: `torchrun scale_ranks.py DATA FOLDER same|killed`."""
 
 import json
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from itertools import chain
 from pathlib import Path
 
@@ -30,7 +28,7 @@ class Uncropped(Pipeline):
         return super()._on_device(batch, crops=False)
 
 
-def training(folder, passes=1, norm=False, batch_size=8, epochs=4, logdir=None):
+def training(folder, passes=1, norm=False, batch_size=8, epochs=4, logdir=None, keep=()):
     """(run, replica, pipeline, settings) of a model without batch norm and dropout, on what is prepared in a folder."""
     rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     torch.manual_seed(rank if norm else 0)  # rank 0's weights count
@@ -40,7 +38,8 @@ def training(folder, passes=1, norm=False, batch_size=8, epochs=4, logdir=None):
     replica = Replica(model, CPU, settings.lr, passes=passes)
     of_pass = share(batch_size, processes, passes)
     pipeline = Uncropped(folder, "cached", SIZE, of_pass, CPU, seed=3, rank=rank, processes=processes)
-    run = Training(logdir, settings, {"model": model, "optimizer": replica.optimizer}, best="top1_accuracy")
+    parts = {"model": model, "optimizer": replica.optimizer}
+    run = Training(logdir, settings, parts, best="top1_accuracy", keep=keep)
     return run, replica, pipeline, settings
 
 
@@ -80,7 +79,7 @@ def statistics(folder):
 
 def killed(folder, logdir, restarted):
     """Train, but rank 1 is killed in the second step of epoch 3; after the restart the training goes on to its end."""
-    run, replica, pipeline, settings = training(folder, logdir=logdir)
+    run, replica, pipeline, settings = training(folder, logdir=logdir, keep=(0, 2))
     real, steps = replica.step, []
 
     def step(batches):
@@ -90,30 +89,33 @@ def killed(folder, logdir, restarted):
         return real(batches)
 
     replica.step = step
-    fit(run, replica, pipeline, settings, kept=(0, 2))
+    fit(run, replica, pipeline, settings)
     return facts(run, replica)
 
 
+def same(data):
+    """Trainings that differ in passes alone, and what is exchanged."""
+    how = [(1, "last pass"), (2, "last pass"), (2, "each pass"), (2, "never")]
+    return {
+        "one pass": trained(data),
+        "two passes": trained(data, passes=2),
+        "exchanges": [exchanges(data, passes, when) for passes, when in how],
+        "statistics": statistics(data),
+    }
+
+
 def main():
-    data, logdir = Path(sys.argv[1]), Path(sys.argv[2])
+    data, folder, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     with process_group(CPU):
-        restarted = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
-        answer = {} if restarted else {
-            "one pass": trained(data),
-            "two passes": trained(data, passes=2),
-            "exchanges": [exchanges(data, passes, how) for passes, how in
-                          [(1, "last pass"), (2, "last pass"), (2, "each pass"), (2, "never")]],
-            "statistics": statistics(data),
-        }  # fmt: skip
-        if not restarted:
-            (logdir / f"same{dist.get_rank()}.json").write_text(json.dumps(answer))
-            words = ["--data", str(data), "--logdir", str(logdir / "train"), "--device", "cpu", "--model", "w8"]
+        if what == "killed":
+            answer = killed(data, folder, os.environ["TORCHELASTIC_RESTART_COUNT"] != "0")
+        else:
+            answer = same(data)
+            words = ["--data", str(data), "--logdir", str(folder / "train"), "--device", "cpu", "--model", "w8"]
             words += ["--image-size", "32", "--batch-size", "8", "--epochs", "1", "--workers", "0"]
-            group, train.process_group = train.process_group, lambda device: memoryview(b"")  # this one
+            train.process_group = lambda device: nullcontext()  # this one
             train.train(train.options(words))
-            train.process_group = group
-        end = killed(data, logdir / "killed", restarted)
-        (logdir / f"end{dist.get_rank()}.json").write_text(json.dumps(end))
+        (folder / f"{what}{dist.get_rank()}.json").write_text(json.dumps(answer))
 
 
 if __name__ == "__main__":

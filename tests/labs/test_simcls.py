@@ -21,8 +21,8 @@ from support.docstrings import made_up, write_module
 from common.options import StepOptions
 from labs.shared import docstrings
 from labs.shared.study import as_stored
+from labs.shared.text import word_vectors
 from labs.shared.training import BEST, CHECKPOINT, TABLE, Training
-from labs.shared.words import word_vectors
 from labs.simcls import documents, rank, study, train
 from labs.simcls.data import PLACES, Candidates, Collate, token_count, tokens_for, training_set
 from labs.simcls.documents import (

@@ -285,33 +285,6 @@ def lines(rows: Sequence[Row], over: str = "") -> Figure:
 
 
 @in_style
-def errors(rows: Sequence[Row], over: str) -> Figure:
-    """A thin line for each text, of its accuracy over a column; at its end the number that its name begins with.
-
-    In equal steps of the error's logarithm, since all are near 100 % at the end.
-    """
-    label, column = _texts(rows), next(name for name in rows[0] if name.endswith("%"))
-    figure = Figure(figsize=(8, 4.4))
-    axes, least = figure.subplots(), 0.05  # % that has a place
-    for number, name in enumerate(dict.fromkeys(row[label] for row in rows)):
-        own, colour = [row for row in rows if row[label] == name], COLOURS[number % len(COLOURS)]
-        x, y = [row[over] for row in own], [max(least, 100 - row[column]) for row in own]
-        axes.plot(x, y, color=colour, linewidth=1, alpha=0.5)
-        axes.plot(x[-1:], y[-1:], "o", color=colour, markersize=4)
-        words = name.partition("_")[0] + "".join(name.partition(",")[1:])  # "00_naive, …" is another one
-        axes.annotate(words, (x[-1], y[-1]), (4, -3), textcoords="offset points", fontsize=8)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_yticks([10, 5, 2, 1, 0.5, 0.2, 0.1])
-    axes.set_ylim(10, 0.8 * max(least, 100 - max(row[column] for row in rows)))
-    axes.yaxis.set_major_formatter(lambda error, _: f"{100 - error:.4g}")
-    axes.yaxis.set_minor_formatter(lambda error, _: "")
-    axes.set_xlabel(over)
-    axes.set_title(column)
-    return figure
-
-
-@in_style
 def scatter(rows: Sequence[Row], column: str) -> Figure:
     """A row for each text, a dot for each of its values on a logarithmic axis; those without one are counted."""
     label = _texts(rows)
@@ -335,15 +308,6 @@ def scatter(rows: Sequence[Row], column: str) -> Figure:
 def heat(rows: Sequence[Row]) -> Figure:
     """A cell for each row, by its batch size and learning rate."""
     return heat_map_figure(rows, "learning rate", "batch size", "accuracy %", "failures")
-
-
-def stacks(rows: Sequence[Row], unit: str) -> Figure:
-    """A stacked bar for each row, a part for each column of numbers."""
-    return stack(_parts(rows), unit)
-
-
-def _parts(rows: Sequence[Row]) -> Parts:
-    return {row[_texts(rows)]: {name: row[name] for name in _numbers(rows)} for row in rows}
 
 
 @in_style
@@ -371,15 +335,12 @@ def _most(rows: Sequence[Row]) -> float:
     return max(sum(row[kind] for kind in kinds) for row in rows)
 
 
-FORMS: dict[str, Callable[..., Figure]] = {
-    form.__name__: form for form in (bars, lines, errors, scatter, heat, stacks, areas)
-}
+FORMS: dict[str, Callable[..., Figure]] = {form.__name__: form for form in (bars, lines, scatter, heat, areas)}
 
 
 WORDS = {  # of the alternative text
     "bars": "Bars: {of}",
     "lines": "Lines over {over}: {of}, with 95 % intervals where they were measured",
-    "errors": "Accuracy over {of} on logarithmic axes, a line for each",
     "scatter": "A dot for each measurement of {of} on a logarithmic axis",
     "heat": "Heat map, a number in each cell, of {of}",
 }
@@ -396,9 +357,6 @@ def of_tables(tables: Mapping[str, Sequence[Row]], name: str, form: str, word: s
         over, *kinds = _numbers(next(iter(panels.values())))
         return partial(areas, panels, word), f"Areas above each other over {over}: {', '.join(kinds)}; {peaks}"
     rows = tables[name]
-    if form == "stacks":
-        sums = ", ".join(f"{bar} {sum(parts.values()):.2f} {word}" for bar, parts in _parts(rows).items())
-        return partial(stacks, rows, word), f"Stacked bars of {', '.join(_numbers(rows))}: {sums}"
     label, columns = _texts(rows), [key for key, cell in rows[0].items() if isinstance(cell, dict)]
     of = word if word and form != "lines" else ", ".join(columns or _numbers(rows))
     names = ", ".join(dict.fromkeys(str(row[label]) for row in rows if row[label])) if label else ""

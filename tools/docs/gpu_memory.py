@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import wraps
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from labs.memory.study import RUNS
 from walkthrough.compare.ladder import PUBLISHED
@@ -27,6 +27,16 @@ if TYPE_CHECKING:
 FILE = "fit.json"  # next to the records
 SCHEMA = 1
 TOLERANCE = 0.01  # to within which share of it the largest batch is sought
+OF_FIT = "fit"  # what stands for the program of a training of `fit`'s own
+MODEL = "resnet50"  # of those
+OWN: dict[tuple[str, ...], dict[str, Any]] = {  # {words of the command line: settings}: two tricks, alone and together
+    ("--model", MODEL, "--optimizer", "adam", "--precision", precision, *["--checkpoint"] * checkpoint): {
+        "optimizer": "adam",
+        "precision": precision,
+        "checkpoint": checkpoint,
+    }
+    for precision, checkpoint in (("fp32", False), ("bf16", False), ("fp32", True), ("bf16", True))
+}
 
 
 @dataclass(frozen=True)
@@ -38,7 +48,7 @@ class PublishedMemory:
 
     program: str
     words: tuple[str, ...]
-    memory_gb: float | None
+    memory_gb: float
     counts: Literal["allocated", "reserved"]
 
 
@@ -104,11 +114,11 @@ def predicted() -> Fit:
     from walkthrough.memory import predict
 
     started, predictions, failed = now(), [], {}
-    for file, words in programs():
-        name = " ".join([predict.name_of(file), *words])
+    for what, words in [*programs(), *((predict.Own(MODEL, **settings), words) for words, settings in OWN.items())]:
+        name = " ".join([predict.name_of(what) if isinstance(what, Path) else OF_FIT, *words])
         print(name, file=sys.stderr)
         try:
-            predictions.append(predict.predicted(file, words, sorted(set(GPUS.values())), TOLERANCE))
+            predictions.append(predict.predicted(what, words, sorted(set(GPUS.values())), TOLERANCE))
         except InputError as error:
             failed[name] = str(error)
     environment = current_environment(version("torch"), None)
@@ -192,9 +202,11 @@ def measured_table(fit: Fit, course: "Course") -> str:
 def largest_table(fit: Fit, course: "Course", *names: str) -> str:
     """The largest batch on common GPUs, for every program with which it was sought and that differs from the last.
 
-    names: of some programs only, then by themselves, with what they take at their own batch size, a context included.
+    names: of some programs only, then by themselves, or "fit" of its own trainings; with what they take at their own
+    batch size, a context included.
     """
-    sought = [one for one in fit.predictions if one.largest and (not names or (one.program in names and not one.words))]
+    known = [one for one in fit.predictions if not names or (one.program or OF_FIT) in names]
+    sought = [one for one in known if one.largest and not (names and one.program and one.words)]
     different = [one for at, one in enumerate(sought) if not at or one.largest != sought[at - 1].largest]
     rows = [
         [
@@ -209,7 +221,7 @@ def largest_table(fit: Fit, course: "Course", *names: str) -> str:
 
 
 def _name(one: Prediction) -> str:
-    return code(" ".join([one.program or "", *one.words]))
+    return code(" ".join([one.program or OF_FIT, *one.words]))
 
 
 def _gb(size: int) -> str:

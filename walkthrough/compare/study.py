@@ -31,7 +31,7 @@ LIMIT_SECONDS = 1200  # of one measurement: beyond it something hangs
 NAME_LENGTH = 110  # of a measurement, at most, where it is told
 MOST_ROWS = 40  # of a table that is printed
 VERDICT = {True: "holds", False: "does not hold", None: "not testable here"}
-MORE_ROUNDS = "more rounds: its interval includes the limit"
+MORE_ROUNDS, SEVERAL = "more rounds", "several rounds"  # as its interval includes the limit; as it has none
 SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
 # Of a cluster: jobs(command, requests, seconds of each at most) gives an index and an `isolated.answer`, as they end.
@@ -45,7 +45,7 @@ class Claim:
 
     text: the claim, a sentence, with its published figure. value: what was measured, with its 95 % interval, where it
     has one. holds: None where this machine cannot test it, or its measurements do not decide it; needs: what would,
-    such as "a GPU". A claim that nothing measured here could have contradicted is such a one, whatever its value.
+    such as "a GPU". A claim that nothing measured here could have contradicted has none either, whatever its value.
     """
 
     id: str
@@ -71,9 +71,8 @@ def claim(
     below: float | None = None,
     within: tuple[float, float] | None = None,
     needs: str | None = None,
-    holds: bool | None = None,
 ) -> Claim:
-    """A `Claim` that a value is above a limit, below one, or within a band; exactly one of the three is given.
+    """A `Claim` that a value is above a limit, below one, or within a band; one of the three is given, or `needs`.
 
     A value without an interval is decided by itself: for what does not vary, such as counts and predictions. Of None,
     or with `needs`, nothing is decided; needs: what a test takes that this measurement had not, None where it was one.
@@ -86,16 +85,11 @@ def claim(
     elif below is not None:
         over = _is_above(least, most, below)
         holds = None if over is None else not over
-    elif within is not None:
-        holds = None if least is None or most is None else inside(least, most, within)
-    if needs or holds is not None:
-        return Claim(id, text, middle, low, high, None if needs else holds, needs)
-    return Claim(id, text, middle, low, high, None, MORE_ROUNDS if value is not None else "its measurement")
-
-
-def above(value: Ratio | Mean, limit: float) -> bool | None:
-    """Whether a value is above a limit: None where its interval includes the limit, or where it has none."""
-    return _is_above(value.low, value.high, limit)
+    else:
+        holds = None if within is None or least is None or most is None else inside(least, most, within)
+    if holds is None and not needs:
+        needs = "its measurement" if value is None else SEVERAL if least is None or most is None else MORE_ROUNDS
+    return Claim(id, text, middle, low, high, None if needs else holds, needs)
 
 
 def _is_above(low: float | None, high: float | None, limit: float) -> bool | None:

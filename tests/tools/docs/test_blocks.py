@@ -185,7 +185,8 @@ def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_
     sizes = dict.fromkeys(KINDS, 0) | {"activations": 2_259_000_000}
     settings = ("mobilenet_v2", 224, 32, "float32", 2_259_000_000, sizes, 2_400_000_000)
     one = Prediction("00_baseline", [], *settings, largest={str(GPUS["T4"]): 199})
-    fit = gpu_memory.Fit(1, CONTEXT_BYTES, [one], {"01_amp": "why <b>"}, environment, "")
+    own = replace(one, program=None, words=["--model", "resnet50"], largest={str(GPUS["T4"]): 7})
+    fit = gpu_memory.Fit(1, CONTEXT_BYTES, [one, own], {"01_amp": "why <b>"}, environment, "")
     result.write_json(own_gpu_records / gpu_memory.FILE, asdict(fit))
     course = Course(recorded.records(own_gpu_records))
     assert "| `00_baseline` | allocated | 2.51 | 2.26 | -10.0% | 2.26 |" in BLOCKS["table"](course, "fit", "published")
@@ -195,7 +196,10 @@ def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_
     assert "| `00_baseline` | 32 | float32 | 2.26 |" in BLOCKS["table"](course, "fit", "programs")
     assert "`01_amp` is not predicted: why &lt;b>." in BLOCKS["table"](course, "fit", "programs")
     assert "| `00_baseline` | 199 |" in BLOCKS["table"](course, "fit", "largest")
-    assert "| `00_baseline` | float32 | 32 | 2.95 | 199 |" in BLOCKS["table"](course, "fit", "largest", "00_baseline")
+    for name, row, batch in (("00_baseline", "00_baseline", 199), ("fit", "fit --model resnet50", 7)):
+        largest = BLOCKS["table"](course, "fit", "largest", name)
+        assert f"| `{row}` | float32 | 32 | 2.95 | {batch} |" in largest
+        assert largest.count("\n") == 2
     of_cpu = Course([shown for shown in course.records if shown.folder.name == CPU_RECORD])
     assert "No GPU has been recorded yet" in BLOCKS["table"](of_cpu, "fit", "measured")
 

@@ -1,4 +1,9 @@
-"""Text as token ids: a byte-pair encoding that is trained on the spot, or the tokenizer of a model of the hub."""
+"""Text as token ids, by a tokenizer trained on the spot or a hub model's; and vectors of tokens, from text alone.
+
+Vectors know which words are alike, without labels or a download, in a few seconds: positive pointwise mutual
+information of tokens that stand near each other, reduced by a truncated singular value decomposition (Levy and
+Goldberg, "Neural Word Embedding as Implicit Matrix Factorization", NeurIPS 2014).
+"""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +15,7 @@ from labs.shared.extras import imported
 from walkthrough.results import progress
 from walkthrough.results.errors import InputError
 
+import numpy as np
 import torch
 
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers are forked, which its threads would not survive
@@ -17,6 +23,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # workers are forked, 
 PAD, FIRST, UNKNOWN = "[PAD]", "[CLS]", "[UNK]"
 PADS = ("<pad>", PAD)  # as RoBERTa's tokenizer and BERT's have it
 VOCABULARY = 4000
+WINDOW = 8  # tokens to either side
+FEW = 1000  # tokens: of so many, all singular values are computed at once
+SMOOTHING = 0.75  # exponent of the context tokens' frequencies, as word2vec's and Levy's
 Ids = list[int]
 
 
@@ -94,3 +103,34 @@ def _no_retries_told(logging: Any) -> Iterator[None]:
         yield
     finally:
         logging.set_verbosity(before)
+
+
+def word_vectors(texts: Sequence[Sequence[int]], vocabulary: int, width: int) -> torch.Tensor:
+    """float32 [vocabulary, width], each row of length sqrt(width), as torch's initialisation has it on average.
+
+    texts: token ids. A pair of tokens that are `n` apart counts 1/n. A token without neighbours keeps a random row.
+    """
+    from scipy.sparse import coo_array
+    from scipy.sparse.linalg import svds
+
+    pairs = [
+        (ids[:-apart], ids[apart:], np.full(len(ids) - apart, 1 / apart))
+        for ids in map(np.asarray, texts)
+        for apart in range(1, min(WINDOW + 1, len(ids)))
+    ]
+    rows, columns, weights = (np.concatenate(part) for part in zip(*pairs, strict=True))
+    both = np.concatenate([weights, weights]), (np.concatenate([rows, columns]), np.concatenate([columns, rows]))
+    counts = coo_array(both, shape=(vocabulary, vocabulary)).tocsr().tocoo()
+    row, column = counts.coords
+    frequency = np.bincount(row, counts.data, vocabulary)
+    context = frequency**SMOOTHING / (frequency**SMOOTHING).sum()
+    information = np.log(counts.data / (frequency[row] * context[column])).clip(min=0)
+    matrix = coo_array((information, (row, column)), shape=(vocabulary, vocabulary)).tocsr()
+    if vocabulary <= FEW:  # where values are equal, ARPACK goes on from random vectors, other ones in each call
+        left, values = (part[..., :width] for part in np.linalg.svd(matrix.toarray())[:2])
+    else:
+        left, values, _ = svds(matrix, k=width, v0=np.ones(vocabulary))  # from there, not from a random vector
+    vectors = torch.from_numpy((left * np.sqrt(values)).astype(np.float32))
+    length = vectors.norm(dim=1, keepdim=True)
+    known = length > 1e-3 * length.max()
+    return torch.where(known, vectors / length.clamp(min=1e-12) * width**0.5, torch.randn(vocabulary, width))

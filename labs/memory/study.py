@@ -32,7 +32,6 @@ from walkthrough.results.errors import InputError
 from walkthrough.results.result import data_label
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode  # private: torch has no public one
 
 HERE = Path(__file__).parent
 BASELINE, HALF, CHECKPOINTED = "00_baseline", "01_half_precision", "02_checkpointing"
@@ -191,7 +190,7 @@ def by_kind(options: StepOptions, name: str) -> dict[str, Any]:
     """
     options = replace(options, device="cpu", model=PUBLISHED, image_size=32, batch_size=128, precision="fp32")
     timeline = Timeline()
-    with FakeTensorMode(allow_non_fake_inputs=True), timeline, fake_gpu(timeline, []):
+    with fake_gpu(timeline, []):
         one, begin = captured(HERE / f"{name}.py", words_of(options)), 0
         timeline.begin()
         batch = float_batch(options)

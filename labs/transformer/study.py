@@ -43,7 +43,6 @@ from walkthrough.results.capture import captured as captured_as
 from walkthrough.results.errors import is_out_of_memory, printable
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode  # no public name; what `fit` predicts with
 
 PROGRAMS = train.PROGRAMS
 ROUNDS, SEEDS = {True: 3, False: 5}, {True: 2, False: 3}  # by --quick
@@ -139,7 +138,7 @@ def predicted(options: StepOptions) -> dict[str, Any]:
     def peak(name: str) -> int:
         batch = heaviest_batch(captured(PROGRAMS[name], words_of(replace(own, model="tiny", precision="auto"))))
         tracker = MemoryTracker()
-        with FakeTensorMode(allow_non_fake_inputs=True), tracker, fake_gpu(tracker, []):
+        with fake_gpu(tracker, []):
             # The exception holds the locals of the program's main(), its optimizer among them.
             reached = captured_as(PROGRAMS[name], words_of(own), Capture(as_on_gpu=True))
             gc.collect()

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode  # private: torch has no public one
 from torch.utils._pytree import tree_map_only
 
 from walkthrough.memory.tracker import MemoryTracker
@@ -24,7 +25,10 @@ FLOAT32_ON_GPU += ("rsqrt", "reciprocal", "softplus", "cumsum", "mse_loss", "smo
 
 @contextmanager
 def fake_gpu(tracker: MemoryTracker, notes: list[str]) -> Iterator[None]:
-    """Let a training in here hold what it would on a GPU. notes: what it uses that is not predicted is added."""
+    """Let a training in here hold what it would on a GPU, on fake tensors, which hold nothing here, as tracked.
+
+    notes: what it uses that is not predicted is added.
+    """
     torch_compile = "torch.compile: predicted as uncompiled; compiled code may hold less, a CUDA graph's pool more"
 
     def not_compiled(model: Any = None, **_: Any) -> Any:
@@ -33,6 +37,8 @@ def fake_gpu(tracker: MemoryTracker, notes: list[str]) -> Iterator[None]:
         return model if model is not None else lambda function: function
 
     with ExitStack() as replaced:
+        replaced.enter_context(FakeTensorMode(allow_non_fake_inputs=True))
+        replaced.enter_context(tracker)
         for owner, name, replacement in (
             (torch, "compile", not_compiled),
             (nn.Module, "compile", lambda module, **_: not_compiled(module)),

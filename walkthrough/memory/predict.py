@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.checkpoint import checkpoint
@@ -119,7 +118,7 @@ class Trained:
 
 def check_tools() -> None:
     """Predict one linear layer; raises whatever this torch raises where it lacks what a prediction needs."""
-    with FakeTensorMode(allow_non_fake_inputs=True), MemoryTracker() as tracker, fake_gpu(tracker, []):
+    with fake_gpu(tracker := MemoryTracker(), []):
         layer = nn.Linear(256, 256).to("cpu")
         optimizer = OPTIMIZERS["sgd"](layer.parameters())
         with torch.autocast("cpu", torch.bfloat16):
@@ -200,8 +199,6 @@ def trained(what: Path | Own, words: Sequence[str] = (), batch_size: int | None 
         with (
             redirect_stdout(output),
             redirect_stderr(output),
-            FakeTensorMode(allow_non_fake_inputs=True),
-            tracker,
             fake_gpu(tracker, notes),
             own_modules(what) if isinstance(what, Path) else nullcontext(),
         ):

@@ -9,6 +9,7 @@ import ast
 import gc
 import hashlib
 import inspect
+import json
 import os
 import platform
 import re
@@ -23,7 +24,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from walkthrough.results import result
-from walkthrough.results.errors import InputError
 
 T = TypeVar("T")
 SUMMARY_WORDS = (5, 30)  # of a summary line: shorter ones say little, longer ones are no line
@@ -96,10 +96,10 @@ def kept(path: Path, folders: Sequence[Path], what: str, collected: Callable[[],
     code = hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]
     key = f"{installed(folders)} {code} {what}"
     try:
-        value = result.read_json(path)
+        value = json.loads(path.read_text(encoding="utf-8"))  # tens of MB, which `result.read_json` refuses
         if value["key"] == key:
             return value["docstrings"]
-    except (InputError, KeyError):  # none yet, or not ours
+    except (OSError, KeyError, TypeError, ValueError):  # none yet, or not ours
         pass
     print("data: collecting the docstrings of the installed packages, once: about a minute")
     rows = collected()

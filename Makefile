@@ -41,10 +41,6 @@ test-browser: setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright -c requirements.lock
 	@$(BIN)/python -m pytest -n 3 --dist loadgroup tests/*/test_browser_*.py tests/*/*/test_browser_*.py $(ARGS)
 
-lab-memory: setup
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/memory/requirements.txt
-	@$(BIN)/python labs/memory/study.py --quick $(ARGS)
-
 setup: .venv/installed
 
 .venv/installed: requirements.txt requirements.lock pyproject.toml
@@ -81,24 +77,12 @@ golden-texts: setup .venv/tests-installed
 notebook: setup
 	@$(BIN)/jupyter lab docs/walkthrough.ipynb $(ARGS)
 
-lab-simcls: setup
+lab-memory lab-pruning lab-scale lab-speedrun lab-transformer: lab-%: setup
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/$*/requirements.txt -c requirements.lock
+	@$(BIN)/python labs/$*/study.py --quick $(ARGS)
+
+lab-simcls: setup  # its requirements beyond that are for CNN/DailyMail and pretrained encoders
 	@$(BIN)/python labs/simcls/study.py --quick $(ARGS)
-
-lab-transformer: setup
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/transformer/requirements.txt -c requirements.lock
-	@$(BIN)/python labs/transformer/study.py --quick $(ARGS)
-
-lab-pruning: setup
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/pruning/requirements.txt -c requirements.lock
-	@$(BIN)/python labs/pruning/study.py --quick $(ARGS)
-
-lab-scale: setup
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/scale/requirements.txt -c requirements.lock
-	@$(BIN)/python labs/scale/study.py --quick $(ARGS)
-
-lab-speedrun: setup
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -r labs/speedrun/requirements.txt -c requirements.lock
-	@$(BIN)/python labs/speedrun/study.py --quick $(ARGS)
 
 lock:
 	grep -v '^-e' requirements.txt | uv pip compile --universal --python-version 3.10 --no-header --no-annotate - -o requirements.lock

@@ -7,6 +7,7 @@ import json
 import os
 import sys
 import tempfile
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 from dataclasses import replace
@@ -39,6 +40,7 @@ def captured(file: Path, words: Sequence[str], *, blank_data: bool = True) -> Pr
     to stderr, since an isolated process answers on stdout. Raises what the program raises: InputError for input that it
     cannot use, SystemExit(2) for words that its parser refuses.
     """
+    warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")  # as where a program runs by itself
     wanted = replace(capture.current.get() or capture.Capture(), blank_data=blank_data)
     with redirect_stdout(sys.stderr):
         return capture.captured(file, words, wanted).program

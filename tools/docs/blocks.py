@@ -49,7 +49,8 @@ def _of_lab(course: Course, name: str) -> str:
     gpu = "" if study.environment.driver else " No GPU recorded yet."
     return (
         f"*Measured: {escaped(study.device)}, {study.environment.cores} CPU cores, torch "
-        f"{escaped(study.environment.torch)}.{smoke}{gpu} Published: by others, on other machines.*"
+        f"{escaped(study.environment.torch)}.{smoke}{gpu} Published: by others, on other machines. "
+        f"In brackets: 95 % intervals; `~`: [no measurable difference]({course.to_docs}glossary.md#resolved).*"
     )
 
 

@@ -29,7 +29,7 @@ from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.preprocess import prepared
 from labs.scale.train import MOMENTUM, Replica
 from labs.shared.extras import imported
-from labs.shared.training import rising_then_falling
+from labs.shared.training import SEEDS, rising_then_falling
 from walkthrough.results.errors import InputError, OneLineParser, add_number, is_out_of_memory, printable
 from walkthrough.results.result import check_writable, read_json, write_json
 
@@ -99,7 +99,7 @@ def opened(folder: Path, settings: Settings) -> Any:
             what = f"{name.replace('_', ' ')} {theirs.get(name)}, not {value}"
             raise InputError(f"{folder} holds a sweep with {what}: name another --logdir, or remove it")
     # Processes that begin at the same time would try the same parameters with the same seed.
-    seed = settings.seed * 100_003 + 1009 * len(study.trials) + int(os.environ.get("JOB_INDEX", "0"))
+    seed = settings.seed * SEEDS + 1009 * len(study.trials) + int(os.environ.get("JOB_INDEX", "0"))
     study.sampler = package.samplers.TPESampler(seed=seed, constant_liar=True)
     return study
 

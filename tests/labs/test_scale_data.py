@@ -337,6 +337,35 @@ def test_a_pipeline_gives_each_image_once_cropped_by_its_seed_and_epoch(drawn, p
     assert pipelines.pipeline_of(prepared_32px.get(name, drawn), None) == name
 
 
+def test_no_epochs_of_two_seeds_have_the_same_order(drawn, prepared_32px):
+    orders = [
+        [
+            label
+            for _, labels in Pipeline(drawn, "cached", 32, 6, CPU, seed=seed).training(epoch, 16)
+            for label in labels
+        ]
+        for seed, epoch in ((0, 1), (0, 2), (1, 1))
+    ]
+    assert orders[1] != orders[2] != orders[0]
+
+
+def test_dalis_crops_are_of_the_seed_and_the_epoch(drawn, monkeypatch):
+    seeds = []
+
+    def decoder(batch_size, size, device, threads, crops, seed):
+        seeds.extend([seed] * crops)
+        return lambda lengths, files: lengths
+
+    monkeypatch.setattr(pipelines, "needs_cuda", lambda *_: None)
+    monkeypatch.setattr(pipelines, "DaliDecoder", decoder)
+    for epochs in ((1, 2, 3), (3,)):
+        pipeline = Pipeline(drawn, "dali", 32, 8, CPU)
+        for epoch in epochs:
+            torch.manual_seed(epoch)
+            next(pipeline.training(epoch, 1))
+    assert seeds[2] == seeds[3] and len(set(seeds)) == 3
+
+
 def test_processes_share_the_images_and_begin_shards_again_where_others_have_more(drawn, prepared_32px, monkeypatch):
     def labels(name, part, **settings):
         found = []

@@ -3,7 +3,8 @@
     python labs/scale/preprocess.py --data DIR --to shards [--size 64] [--engine spark] [--master local[*]]
 
 makes DIR/shards-64px with train/ and val/; --to resized a folder of small JPEGs, --to cached decoded images in one file
-that is mapped into memory. `train.py --data DIR --pipeline shards` reads it, and so does `--data DIR/shards-64px`.
+that is mapped into memory. `train.py --data DIR/shards-64px` reads it, and so does `--data DIR --pipeline shards
+--image-size 64`; without a size, that makes shards of its own where there is a GPU, as its default is 224 px there.
 Spark works on all cores of this machine, or on a cluster whose machines see the folders under the same paths; the other
 engine, processes of this machine, makes the same files. What is there is not made again: after a cut the same command
 goes on. JPEGs that cannot be decoded are named, counted and left out.
@@ -53,14 +54,16 @@ def prepared(data: Path, kind: str, size: int, engine: Engine = on_all_cores, ou
     if there:
         return data
     out = out or data / f"{kind}-{size}px"
+    if out.resolve() == data.resolve():
+        raise InputError(f"{out} holds the JPEGs themselves: name another folder with --out")
     with _locked(out):
         if not (out / INDEX).exists():
             small = prepared(data, "resized", size, engine) if kind == "cached" else None
             print(f"preparing {data} as {kind}, {size} px, in {out}, once", flush=True)
             with result.writing(out):
                 _made(small or data, kind, out, size, engine)
-    if (index := result.read_json(out / INDEX))["size"] != size:
-        raise InputError(f"{out} is of {index['size']} px, not {size}: name another folder")
+    if (there := kind_and_size(out)) != (kind, size):
+        raise InputError("{} is {} of {} px, not {} of {}: name another folder".format(out, *there, kind, size))
     return out
 
 
@@ -88,7 +91,7 @@ def _resized(images: Jpegs, out: Path, size: int, engine: Engine) -> dict[str, A
     """A folder of small JPEGs, with the names of the large ones."""
     for name in images.classes:
         (out / name).mkdir(parents=True, exist_ok=True)
-    jobs = [(path, str(out / images.classes[label] / f"{Path(path).stem}.jpg")) for path, label in images.samples]
+    jobs = [(path, str(out / images.classes[label] / Path(path).name)) for path, label in images.samples]
     answers = engine(partial(_resize, size=size), [jobs[at : at + FILES] for at in range(0, len(jobs), FILES)], 1)
     corrupt = {path: why for answer in answers for path, why in answer.items()}
     return {"images": len(jobs) - len(corrupt), "corrupt": corrupt}

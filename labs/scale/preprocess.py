@@ -11,13 +11,24 @@ goes on. JPEGs that cannot be decoded are named, counted and left out.
 """
 
 import fcntl
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labs.scale.data import INDEX, UNREADABLE, Jpegs, as_uint8, image_folder, on_all_cores, small_jpeg, write_beside
+from labs.scale.data import (
+    INDEX,
+    UNREADABLE,
+    Jpegs,
+    as_uint8,
+    class_names,
+    image_folder,
+    on_all_cores,
+    small_jpeg,
+    write_beside,
+)
 from labs.scale.shards import dealt, write_shard
 from labs.scale.spark import spark_engine
 from walkthrough.results import result
@@ -41,27 +52,38 @@ def kind_and_size(data: Path) -> tuple[str | None, int | None]:
     return index.get("kind"), index.get("size")
 
 
-def prepared(data: Path, kind: str, size: int, engine: Engine = on_all_cores, out: Path | None = None) -> Path:
+def prepared(
+    data: Path, kind: str, size: int, engine: Engine = on_all_cores, out: Path | None = None, classes: int | None = None
+) -> Path:  # fmt: skip
     """The folder of prepared images that --data means, made at the first time; both parts.
 
     data: a folder of JPEGs, or one that is prepared, in which images may have another size. kind: one of `KINDS`. out:
-    DIR/shards-64px if None. engine: what does the work. Several processes may call this: one works, the others wait.
-    Raises InputError for a folder that cannot be read or written, and where too many JPEGs are corrupt.
+    DIR/shards-64px if None. engine: what does the work. classes: the first so many alone, where there are more; then
+    out is DIR/shards-64px-100-classes. Several processes may call this: one works, the others wait. Raises InputError
+    for a folder that cannot be read or written, and where too many JPEGs are corrupt.
     """
     there, _ = kind_and_size(data)
     if there not in (None, kind):
         raise InputError(f"{data} holds {there} images, not {kind}: name the folder of JPEGs with --data")
     if there:
         return data
-    out = out or data / f"{kind}-{size}px"
+    if classes and classes >= len(class_names(data)):
+        classes = None
+    out = out or data / (f"{kind}-{size}px" + (f"-{classes}-classes" if classes else ""))
     if out.resolve() == data.resolve():
         raise InputError(f"{out} holds the JPEGs themselves: name another folder with --out")
     with _locked(out):
         if not (out / INDEX).exists():
-            small = prepared(data, "resized", size, engine) if kind == "cached" else None
+            source, own = data, out / ".resized"  # cached images are made of a folder of small ones, theirs or its own
+            if kind == "cached":
+                source = data / f"resized-{size}px"
+                if not (source / INDEX).exists():
+                    source = prepared(data, "resized", size, engine, own, classes)
             print(f"preparing {data} as {kind}, {size} px, in {out}, once", flush=True)
             with result.writing(out):
-                _made(small or data, kind, out, size, engine)
+                _made(source, kind, out, size, engine, classes)
+                if source == own:
+                    shutil.rmtree(own)
     if (there := kind_and_size(out)) != (kind, size):
         raise InputError("{} is {} of {} px, not {} of {}: name another folder".format(out, *there, kind, size))
     return out
@@ -77,8 +99,8 @@ def _locked(out: Path) -> Iterator[None]:
             yield
 
 
-def _made(data: Path, kind: str, out: Path, size: int, engine: Engine) -> None:
-    sets = {part: Jpegs(data, part, as_uint8()) for part in PARTS}
+def _made(data: Path, kind: str, out: Path, size: int, engine: Engine, classes: int | None) -> None:
+    sets = {part: Jpegs(data, part, as_uint8(), classes) for part in PARTS}
     make = {"resized": partial(_resized, engine=engine), "cached": _cached, "shards": partial(_shards, engine=engine)}
     parts = {part: make[kind](images, out / part, size) for part, images in sets.items()}
     for part, images in sets.items():

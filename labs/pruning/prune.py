@@ -264,7 +264,7 @@ def parsed() -> tuple[StepOptions, argparse.Namespace]:
     """The command line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     without = ("--precision", "--stacks", "--workers")
-    texts = {**DEFAULTS.texts, "--seed": "of weights and shuffling (default: as trained, or 0)"}
+    texts = {"--seed": "of weights and shuffling (default: as trained, or 0)"}
     add_step_options(parser, DEFAULTS.logdir / "prune", None, without, texts, defaults=DEFAULTS)
     parser.set_defaults(seed=None)
     add = parser.add_argument

@@ -51,10 +51,12 @@ class Training:
 
     folder: holds `checkpoint.pt`, `epochs.csv`, `best.pt` and TensorBoard's scalars; None: nothing is read or written.
     settings: what determines the result; a checkpoint goes on with the same only. parts: what changes in training, by
-    name; "model" is the one whose weights `best.pt` holds. generators: of the loader and the like, seeded with each
-    epoch. best: the value of `done`, such as "validation_accuracy", whose highest epoch's weights are kept. keep: the
-    epochs whose checkpoint stays, as `epoch-N.pt`, to go back to. after: the epoch that this training begins after,
-    where its parts are as they were then. rows: of the epochs that are done here.
+    name; "model" is the one whose weights `best.pt` holds. generators: of the sampler and the like, seeded with each
+    epoch. A loader with `persistent_workers` is given another one, since it draws from its own, or from torch's, when
+    the workers start: in the first epoch of each run. best: the value of `done`, such as "validation_accuracy", whose
+    highest epoch's weights are kept. keep: the epochs whose checkpoint stays, as `epoch-N.pt`, to go back to. after:
+    the epoch that this training begins after, where its parts are as they were then. rows: of the epochs that are done
+    here.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ from walkthrough.results.result import check_writable, write_json, write_whole
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
 METHODS = ("worst", "random", "first", "nearest length", "re-ranked", "oracle")
 RANKER, TOKENIZER, TEST = "ranker.json", "tokenizer.json", "test.json"
@@ -114,17 +114,18 @@ def train(
         keep_word_vectors(model.encoder, tokens, documents)
     model.encoder.checkpointed = settings.checkpointed
     model.to(device)
-    generator, dtype = torch.Generator(), DTYPES[settings.precision]
+    order, dtype = torch.Generator(), DTYPES[settings.precision]
+    train_set = Candidates(documents, tokens, lengths, texts.source, [scores[text] for text in documents])
     loader = DataLoader(
-        Candidates(documents, tokens, lengths, texts.source, [scores[text] for text in documents]),
-        settings.batch_size, shuffle=True, drop_last=True, collate_fn=Collate(tokens.pad_id), generator=generator,
-        num_workers=workers, persistent_workers=workers > 0,
+        train_set, settings.batch_size, sampler=RandomSampler(train_set, generator=order), drop_last=True,
+        collate_fn=Collate(tokens.pad_id), num_workers=workers, persistent_workers=workers > 0,
+        generator=torch.Generator(),  # apart: it is drawn from once where workers stay, which is not once per epoch
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, weight_decay=0.01)
     schedule = rising_then_falling(optimizer, settings.epochs * (len(loader) // settings.accumulate), WARMUP)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
     stateful = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
-    run = Training(keep, settings, stateful, [generator], "validation_rouge", device)
+    run = Training(keep, settings, stateful, [order], "validation_rouge", device)
 
     def chosen_candidates(of: Sequence[Document]) -> list[int]:
         unordered = Candidates(of, tokens, lengths, ordered=False)

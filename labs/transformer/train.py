@@ -82,12 +82,15 @@ def train(
     schedule = rising_then_falling(optimizer, epochs * len(own.loader), WARMUP)
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
     parts |= {"scaler": scaler} if (scaler := own.variables.get("scaler")) else {}
+    order: Any = own.loader.sampler  # of any program
+    order.generator = torch.Generator()
+    own.loader.generator = torch.Generator()  # apart: it is drawn from once where workers stay, not once per epoch
     size = own.loader.batch_size
     if not len(own.loader):
         raise InputError(f"--batch-size {size} is larger than the training data ({len(train_set)} texts)")
     settings = Settings(program, options.model, of.key, size, epochs, rate, own.dtype, options.seed)
     sets = {part: Tokenized(getattr(of, part), tokenizer, train_set.length) for part in PARTS}
-    run = Training(folder, settings, parts, best="validation_accuracy", device=device)
+    run = Training(folder, settings, parts, [order.generator], "validation_accuracy", device)
     count = token_count(tokenizer.pad_token_id)
     if device.type == "cpu":
         keep_freed_memory()  # as where the programs are timed

@@ -224,6 +224,16 @@ class Training:
             return SummaryWriter(str(self.folder), purge_step=self.number + 1)
 
 
+def logdir_text(default: Path) -> str:
+    """The help of a trainer's --logdir, for `folder_of`."""
+    return f"folder of this training (default: {default}; with --quick {default}-quick)"
+
+
+def folder_of(logdir: Path, default: Path, quick: bool) -> Path:
+    """Of a training: its --logdir; by --quick another default, so that a smoke run does not block the real one."""
+    return default.with_name(f"{default.name}-quick") if quick and logdir == default else logdir
+
+
 def text(name: str, value: float) -> str:
     """One value of an epoch, for people."""
     words = name.replace("_", " ")

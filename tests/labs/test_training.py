@@ -2,6 +2,7 @@
 
 import csv
 from dataclasses import dataclass
+from importlib import import_module
 
 import pytest
 import torch
@@ -39,6 +40,19 @@ def train(folder, epochs, cut_in=None, settings=Settings(), accuracies=(0.5, 0.9
         schedule.step()
         run.done(loss=loss.item(), test_accuracy=accuracies[epoch - 1])
     return run, model
+
+
+PARSERS = ["memory.train.parsed", "simcls.train.options", "transformer.train.arguments", "pruning.prune.parsed"]
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_smoke_run_has_a_folder_of_its_own_and_does_not_block_the_real_one(name, tmp_path):
+    module, _, function = name.rpartition(".")
+    trainer = import_module(f"labs.{module}")
+    parsed = getattr(trainer, function)
+    real, smoke = (parsed(["--device", "cpu", *words])[0].logdir for words in ((), ("--quick",)))
+    assert (real, smoke) == (trainer.FOLDER, trainer.FOLDER.with_name(f"{trainer.FOLDER.name}-quick"))
+    assert parsed(["--device", "cpu", "--quick", "--logdir", str(tmp_path)])[0].logdir == tmp_path
 
 
 def test_a_training_that_was_cut_off_goes_on_bit_by_bit(tmp_path, capsys):

@@ -129,11 +129,12 @@ class Training:
             if self.best and row is self.best_row():
                 write_whole(self.folder / BEST, packed(self.best_weights))
             self._keep()
-            write_whole(self.folder / CHECKPOINT, packed(self.state()))
-            self._write_table()
             for name, value in row.items():
                 if name != "epoch":
                     self.events.add_scalar(name, value, number)
+            self.events.flush()  # before the checkpoint: an epoch that is trained again replaces its scalars
+            write_whole(self.folder / CHECKPOINT, packed(self.state()))
+            self._write_table()
             print(
                 f"epoch {number}: " + ", ".join(text(name, value) for name, value in list(row.items())[1:]), flush=True
             )

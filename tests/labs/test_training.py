@@ -6,6 +6,7 @@ from importlib import import_module
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from labs.shared.training import BEST, CHECKPOINT, TABLE, Training, rising_then_falling, unpacked
@@ -65,6 +66,15 @@ def test_a_training_that_was_cut_off_goes_on_bit_by_bit(tmp_path, capsys):
     assert all(torch.equal(one, other) for one, other in zip(model.parameters(), at_once.parameters(), strict=True))
     with (tmp_path / "cut" / TABLE).open() as file:
         assert [int(row["epoch"]) for row in csv.DictReader(file)] == [1, 2, 3, 4]
+
+
+def test_scalars_of_finished_epochs_are_in_the_file_while_the_next_is_trained(tmp_path):
+    run = Training(tmp_path, Settings(), {"model": nn.Linear(1, 1)})
+    for epoch in run.epochs(3):
+        events = EventAccumulator(str(tmp_path)).Reload()
+        points = events.Scalars("loss") if "loss" in events.Tags()["scalars"] else []
+        assert [point.step for point in points] == list(range(1, epoch))
+        run.done(loss=0.5)
 
 
 def test_the_weights_of_the_best_epoch_are_kept_and_found_again(tmp_path):

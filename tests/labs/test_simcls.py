@@ -589,7 +589,7 @@ def test_an_encoder_of_a_local_folder_is_trained_and_kept_with_its_configuration
     shutil.rmtree(tiny)
     model, own, lengths = rank.loaded(kept, CPU)
     assert lengths == SIZES["base"].lengths and own(["reads an array"], 9) == tokens(["reads an array"], 9)
-    best = torch.load(kept / BEST)
+    best = torch.load(kept / BEST)["model"]
     assert all(torch.equal(value, best[name]) for name, value in model.state_dict().items())
 
 

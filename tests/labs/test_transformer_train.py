@@ -94,7 +94,7 @@ def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, monkeypatc
         pytest.approx(float(row["validation_accuracy"])) for row in table
     ]
     saved = transformers.AutoModelForSequenceClassification.from_pretrained(done.folder / "model")
-    assert same(saved.state_dict(), torch.load(done.folder / "best.pt", weights_only=True))
+    assert same(saved.state_dict(), torch.load(done.folder / "best.pt", weights_only=True)["model"])
     monkeypatch.setattr(
         sys, "argv", ["predict.py", str(done.folder / "model"), "rose cherry", "sea", "--device", "cpu"]
     )

@@ -198,6 +198,24 @@ def test_a_model_without_a_trained_head_does_not_predict(tmp_path):
         predict.predicted(str(tmp_path), ["a"])
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "required: MODEL, FOLDER, OUTPUT"),
+        (("tiny", "FOLDER", "out", "more"), "unrecognized arguments: more"),
+        (("tiny", "FOLDER", "out"), "cannot read"),
+        (("nonsense/nonsense", "DATA", "out"), "nonsense/nonsense"),
+    ],
+)
+def test_what_trainers_script_cannot_use_is_one_line(data, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    folders = {"FOLDER": str(tmp_path), "DATA": str(data)}
+    monkeypatch.setattr(sys, "argv", ["with_trainer.py", *(folders.get(word, word) for word in words)])
+    assert exit_code_of(with_trainer.main) == 2
+    line = capsys.readouterr().err
+    assert message in line and line.count("\n") == 1
+
+
 def test_trainers_script_trains_and_saves_a_model_that_predicts(data, tmp_path, monkeypatch):
     pytest.importorskip("accelerate")
     monkeypatch.setitem(model.SIZES, "nano", Size(layers=1, width=16, heads=2, hidden=32, max_tokens=12))

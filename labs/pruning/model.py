@@ -19,6 +19,7 @@ from torchvision.ops.misc import Conv2dNormActivation
 
 ROOT = Path(__file__).resolve().parents[2]
 STEM = 32  # channels of the original's first layer, of which "wN" is N
+FIRST_LAYER = "features.0.0.weight"  # in torchvision's
 BLOCKS = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 2, 2), (6, 48, 2, 1))  # expansion, channels, how many, first stride
 LAST = 192  # channels before the classifier, of w32
 DEFAULTS = Defaults(
@@ -57,7 +58,7 @@ def network_like(weights: Mapping[str, torch.Tensor], name: str, channels: int, 
     Raises InputError where they are of something else, or of images or classes other than these.
     """
     try:
-        stem = weights.get("features.0.0.weight", ())  # torchvision's first layer
+        stem = weights.get(FIRST_LAYER, ())
         is_theirs = len(stem) and channels == 3
         model = MobileNetV2(classes, len(stem) / STEM) if is_theirs else network(name, channels, classes)
         model.load_state_dict(weights)

@@ -7,7 +7,8 @@
 
 Idea       Frankle et al. 2019, "Stabilizing the Lottery Ticket Hypothesis": the weights that are largest at the end are
            trained again from where they were early in training, with the momentum, the learning rates and the batches
-           that followed. `--reset end` keeps what they are at the end: fine-tuning.
+           that followed. `--reset end` keeps what they are at the end: fine-tuning. Of `--trained` the momentum, the
+           weight decay and the learning rates are those that followed; batches, and how images are cropped, are not.
 Look for   What is counted as a weight: a threshold over all that a checkpoint holds prunes too many of them.
 Caution    A mask makes nothing faster. `--how channels` does: it makes layers smaller.
 
@@ -26,7 +27,7 @@ from typing import Any
 from common.device import disable_tf32, keep_freed_memory
 from common.options import StepOptions, add_step_options, resolved
 from labs.pruning.masks import HOW, apply, magnitudes, masks_of, prunable, remove, threshold, without_channels
-from labs.pruning.model import DEFAULTS, network, network_like
+from labs.pruning.model import DEFAULTS, FIRST_LAYER, network, network_like
 from labs.shared.images import SPLIT_SEED, DataSet, Images, image_data, source_in
 from labs.shared.training import (
     CHECKPOINT,
@@ -57,8 +58,8 @@ MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of photographs, as t
 QUICK_EPOCHS, QUICK_IMAGES = 10, 1200  # by --quick, of any data set
 TEST_BATCH = 500
 SHARES, RESETS = (0.8, 0.9, 0.95), (0, 2)
-GIVEN = ("image_size", "batch_size", "epochs", "lr")  # on the command line, else as trained
-KNOWN = (*GIVEN, "model", "seed")  # of a training that is pruned
+GIVEN = ("image_size", "batch_size", "epochs", "lr", "seed")  # on the command line, else as trained
+KNOWN = (*GIVEN, "model")  # of a training that is pruned
 PRUNED = "pruned.pt"
 FOLDER = DEFAULTS.logdir / "prune"
 State = Mapping[str, Any]  # of `Training.state`: "model", "optimizer", "settings", "epochs"
@@ -113,15 +114,23 @@ def data_of(options: StepOptions, known: Mapping[str, Any] | None = None) -> tup
     return data, Settings(data=f"{name}, {len(data.train)} images", **own)
 
 
-def optimizer_at(model: nn.Module, settings: Settings, state: State | None = None) -> torch.optim.Optimizer:
-    """SGD for a model that is not masked yet; with a state, both have its weights and its momentum."""
-    optimizer = torch.optim.SGD(model.parameters(), settings.lr, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True)
+def optimizer_at(
+    model: nn.Module, settings: Settings, state: State | None = None, last: State | None = None
+) -> torch.optim.Optimizer:
+    """SGD for a model that is not masked yet; with a state, both have its weights and its momentum.
+
+    last: whose optimizer says how strong momentum and weight decay are; without one, they are this lab's.
+    """
+    how = {"momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY, "nesterov": True}
+    if last and "optimizer" in last:
+        how |= {name: value for name, value in last["optimizer"]["param_groups"][0].items() if name in how}
+    optimizer = torch.optim.SGD(model.parameters(), settings.lr, **how)
     if state:
         model.load_state_dict(state["model"])
     if state and "optimizer" in state:
         optimizer.load_state_dict(copy.deepcopy(state["optimizer"]))  # it keeps the tensors that it is given
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] = settings.lr
+            group.update(how, lr=settings.lr, initial_lr=settings.lr)
     return optimizer
 
 
@@ -217,23 +226,30 @@ def read_trained(path: Path) -> dict[int, State]:
     return states
 
 
+def settings_of(state: State) -> dict[str, Any]:
+    """What is known of how a network was trained; torchvision's has its name by its weights."""
+    named = {"model": "mobilenet_v2"} if FIRST_LAYER in state["model"] else {}
+    return {**named, **state.get("settings", {})}
+
+
 def reset(
     model: nn.Module, states: Mapping[int, State], share: float, epoch: int, how: str, settings: Settings
 ) -> tuple[nn.Module, torch.optim.Optimizer]:
     """A model without a share (0..1) of its weights, or channels, by the last of the states; the others as at an epoch.
 
     model: of any weights; it is changed. how: one of `HOW`, or "channels", whose momentum begins at zero, as does that
-    of the last epoch, where training begins anew.
+    of the last epoch, where training begins anew. Momentum and weight decay are as strong as they were at the end.
     """
-    model.load_state_dict(states[max(states)]["model"])
+    last = states[max(states)]
+    model.load_state_dict(last["model"])
     if how == "channels":
         judged = copy.deepcopy(model)
         model.load_state_dict(states[epoch]["model"])
         model = without_channels(model, share, judged)
-        return model, optimizer_at(model, settings)
+        return model, optimizer_at(model, settings, last=last)
     masks = masks_of(model, share, how, settings.seed)
     state = states[epoch] if epoch < max(states) else {"model": states[epoch]["model"]}
-    optimizer = optimizer_at(model, settings, state)  # before the masks: they change the order of parameters
+    optimizer = optimizer_at(model, settings, state, last)  # before the masks: they change the order of parameters
     apply(model, masks)
     return model, optimizer
 
@@ -258,7 +274,9 @@ def parsed(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.Na
     """The command line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     without = ("--precision", "--stacks", "--workers")
-    add_step_options(parser, FOLDER, None, without, {"--logdir": logdir_text(FOLDER)}, DEFAULTS)
+    texts = {"--logdir": logdir_text(FOLDER), "--seed": "of weights and shuffling (default: as trained, or 0)"}
+    add_step_options(parser, FOLDER, None, without, texts, DEFAULTS)
+    parser.set_defaults(seed=None)
     add = parser.add_argument
     add("--trained", type=Path, metavar="DIR|FILE", help="of another training, or torchvision: see above")
     add("--shares", type=float, nargs="+", default=SHARES, metavar="S", help="of the weights that go (default: 0.8 …)")
@@ -271,7 +289,7 @@ def parsed(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.Na
         raise InputError("--shares are above 0 and below 1, such as 0.9, and --lr is above 0")
     args.trained = args.trained and (args.trained if str(args.trained) == "torchvision" else folder(str(args.trained)))
     args.logdir = folder_of(args.logdir, FOLDER, args.quick)
-    return resolved(args, defaults=DEFAULTS), args
+    return replace(resolved(args, defaults=DEFAULTS), seed=args.seed or 0), args
 
 
 def epoch(text: str) -> int:
@@ -287,7 +305,9 @@ def main() -> None:
         keep_freed_memory()
     # 1. What was trained, its data, and how
     states = read_trained(args.trained) if args.trained else {}
-    known = {**states[max(states)].get("settings", {})} if states else {}
+    known = settings_of(states[max(states)]) if states else {}
+    if args.model and args.model != known.get("model", args.model):
+        raise InputError(f"--model {args.model}: --trained is of {known['model']}; leave --model out")
     known |= {name: value for name in GIVEN if (value := getattr(args, name)) is not None}
     known = {name: known[name] for name in KNOWN if name in known} | {"trained": str(args.trained or "")}
     data, settings = data_of(options, known)

@@ -416,7 +416,7 @@ def of_seeds(id: str, text: str, value: Mean | None) -> Claim:
     """A claim that a mean over seeds is above 0: not decided of too few, or where all seeds differ by the same."""
     low, high = (value.low, value.high) if value else (None, None)
     too_few = value and (low is None or high is None or value.count < FEWEST or high - low < NO_WIDTH)
-    return claim(id, text, value, above=0, needs="three seeds that differ" if too_few else None)
+    return claim(id, text, value, above=0, more="three seeds that differ" if too_few else None)
 
 
 def found(tables: Tables, table: str, column: str, **where: Any) -> Any:

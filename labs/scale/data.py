@@ -47,12 +47,13 @@ class Corrupt(InputError):
 class Jpegs(ImageFolder):
     """The JPEGs of DIR/train or DIR/val, sorted by class and name: items (transform(path), label).
 
-    classes: the folders of DIR/train, which are the labels of both parts. source: what results call the data. Raises
-    InputError for a folder without images, and when it reads a file that is none.
+    classes: the folders of DIR/train, which are the labels of both parts; the first `most` of them, all by default.
+    source: what results call the data. Raises InputError for a folder without images, and when it reads a file that is
+    none.
     """
 
-    def __init__(self, data: Path, part: str, transform: Callable[[str], Any]) -> None:
-        self.data = data
+    def __init__(self, data: Path, part: str, transform: Callable[[str], Any], most: int | None = None) -> None:
+        self.data, self.most = data, most
         try:
             super().__init__(
                 str(data / part), transform, loader=str, is_valid_file=_is_jpeg, allow_empty=True
@@ -65,9 +66,8 @@ class Jpegs(ImageFolder):
         self.source = source_of(data)
 
     def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
-        """Those of train/, also for val/; hidden folders, as editors leave them, are no classes."""
-        entries = os.scandir(self.data / "train")
-        names = sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+        """Those of train/, also for val/."""
+        names = class_names(self.data)[: self.most]
         return names, {name: label for label, name in enumerate(names)}
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
@@ -78,6 +78,12 @@ class Jpegs(ImageFolder):
                 f"{self.samples[index][0]} cannot be decoded ({printable(error, 80)}): remove it, or train from what "
                 "preprocess.py makes, which leaves such files out"
             ) from error
+
+
+def class_names(data: Path) -> list[str]:
+    """The folders of DIR/train, sorted; hidden ones, as editors leave them, are no classes."""
+    entries = os.scandir(data / "train")
+    return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
 def _is_jpeg(path: str) -> bool:

@@ -8,7 +8,7 @@ nvjpeg   photographs, decoded on the GPU by nvJPEG; random parts of them
 dali     the same by DALI
 
 Random numbers are torch's, so an epoch's images are a matter of the seed and its number. Loaders start their workers
-anew in each epoch for that.
+anew in each epoch for that, and DALI, whose random numbers are its own, is built anew with a seed that torch draws.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,6 +20,7 @@ from labs.scale.data import Cached, Jpegs, as_random_crop, as_uint8, image_folde
 from labs.scale.gpu_decode import DaliDecoder, NvjpegDecoder, as_bytes, encoded_batch, needs_cuda
 from labs.scale.preprocess import kind_and_size, prepared
 from labs.scale.shards import ShardSet
+from labs.shared.training import SEEDS
 from walkthrough.results.errors import InputError
 
 import torch
@@ -29,7 +30,6 @@ from torch.utils.data import DataLoader, DistributedSampler, Subset
 PIPELINES = ("jpeg", "resized", "cached", "shards", "nvjpeg", "dali")
 PREPARED, ON_GPU = PIPELINES[1:4], PIPELINES[4:]
 VALIDATION_BATCH = 256  # images, of a process
-SEEDS = 100_003  # apart: those of the epochs of two trainings
 
 Batch = tuple[torch.Tensor, torch.Tensor]  # images float32 [N, 3, size, size], normalised; labels int64 [N]
 
@@ -71,10 +71,13 @@ class Pipeline:
         self.loading: dict[str, Any] = {"num_workers": workers, "pin_memory": device.type == "cuda"}
         if name in ON_GPU:
             self.loading["collate_fn"] = encoded_batch
-        self.decoders = {crops: self._decoder(crops) for crops in (True, False)} if name in ON_GPU else {}
+        self.decoders = {False: self._decoder(crops=False)} if name in ON_GPU else {}
 
     def training(self, epoch: int, batches: int) -> Iterator[Batch]:
         """So many batches of `share` images, this process's of an epoch, in an order that seed and epoch determine."""
+        if self.name in ON_GPU:
+            self.decoders.pop(True, None)  # so that there is memory for the next
+            self.decoders[True] = self._decoder(crops=True)
         if self.name == "shards":
             # Each worker reads its own shards, and begins them again where others have more.
             readers = max(1, self.loading["num_workers"])
@@ -83,7 +86,9 @@ class Pipeline:
             loader = DataLoader(own, self.share, drop_last=True, **self.loading)
         else:
             # Rank r has the positions r, r + processes, … of an order: a batch's images are the same on any number.
-            sampler = DistributedSampler(self.train_set, self.processes, self.rank, seed=self.seed, drop_last=True)
+            sampler = DistributedSampler(
+                self.train_set, self.processes, self.rank, seed=self.seed * SEEDS, drop_last=True
+            )
             sampler.set_epoch(epoch)
             loader = DataLoader(self.train_set, self.share, sampler=sampler, **self.loading)
         for batch in islice(loader, batches):
@@ -115,7 +120,8 @@ class Pipeline:
         if self.name == "nvjpeg":
             return NvjpegDecoder(self.size, self.device, crops)
         most = self.share if crops else VALIDATION_BATCH
-        return DaliDecoder(most, self.size, self.device, self.loading["num_workers"], crops, self.seed + self.rank)
+        seed = int(torch.randint(2**31 - 1, ())) if crops else 0
+        return DaliDecoder(most, self.size, self.device, self.loading["num_workers"], crops, seed)
 
     def _on_device(self, batch: Any, crops: bool) -> Batch:
         if self.name in ON_GPU:

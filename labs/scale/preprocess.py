@@ -3,20 +3,32 @@
     python labs/scale/preprocess.py --data DIR --to shards [--size 64] [--engine spark] [--master local[*]]
 
 makes DIR/shards-64px with train/ and val/; --to resized a folder of small JPEGs, --to cached decoded images in one file
-that is mapped into memory. `train.py --data DIR --pipeline shards` reads it, and so does `--data DIR/shards-64px`.
+that is mapped into memory. `train.py --data DIR/shards-64px` reads it, and so does `--data DIR --pipeline shards
+--image-size 64`; without a size, that makes shards of its own where there is a GPU, as its default is 224 px there.
 Spark works on all cores of this machine, or on a cluster whose machines see the folders under the same paths; the other
 engine, processes of this machine, makes the same files. What is there is not made again: after a cut the same command
 goes on. JPEGs that cannot be decoded are named, counted and left out.
 """
 
 import fcntl
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from labs.scale.data import INDEX, UNREADABLE, Jpegs, as_uint8, image_folder, on_all_cores, small_jpeg, write_beside
+from labs.scale.data import (
+    INDEX,
+    UNREADABLE,
+    Jpegs,
+    as_uint8,
+    class_names,
+    image_folder,
+    on_all_cores,
+    small_jpeg,
+    write_beside,
+)
 from labs.scale.shards import dealt, write_shard
 from labs.scale.spark import spark_engine
 from walkthrough.results import result
@@ -40,27 +52,40 @@ def kind_and_size(data: Path) -> tuple[str | None, int | None]:
     return index.get("kind"), index.get("size")
 
 
-def prepared(data: Path, kind: str, size: int, engine: Engine = on_all_cores, out: Path | None = None) -> Path:
+def prepared(
+    data: Path, kind: str, size: int, engine: Engine = on_all_cores, out: Path | None = None, classes: int | None = None
+) -> Path:  # fmt: skip
     """The folder of prepared images that --data means, made at the first time; both parts.
 
     data: a folder of JPEGs, or one that is prepared, in which images may have another size. kind: one of `KINDS`. out:
-    DIR/shards-64px if None. engine: what does the work. Several processes may call this: one works, the others wait.
-    Raises InputError for a folder that cannot be read or written, and where too many JPEGs are corrupt.
+    DIR/shards-64px if None. engine: what does the work. classes: the first so many alone, where there are more; then
+    out is DIR/shards-64px-100-classes. Several processes may call this: one works, the others wait. Raises InputError
+    for a folder that cannot be read or written, and where too many JPEGs are corrupt.
     """
     there, _ = kind_and_size(data)
     if there not in (None, kind):
         raise InputError(f"{data} holds {there} images, not {kind}: name the folder of JPEGs with --data")
     if there:
         return data
-    out = out or data / f"{kind}-{size}px"
+    if classes and classes >= len(class_names(data)):
+        classes = None
+    out = out or data / (f"{kind}-{size}px" + (f"-{classes}-classes" if classes else ""))
+    if out.resolve() == data.resolve():
+        raise InputError(f"{out} holds the JPEGs themselves: name another folder with --out")
     with _locked(out):
         if not (out / INDEX).exists():
-            small = prepared(data, "resized", size, engine) if kind == "cached" else None
+            source, own = data, out / ".resized"  # cached images are made of a folder of small ones, theirs or its own
+            if kind == "cached":
+                source = data / f"resized-{size}px"
+                if not (source / INDEX).exists():
+                    source = prepared(data, "resized", size, engine, own, classes)
             print(f"preparing {data} as {kind}, {size} px, in {out}, once", flush=True)
             with result.writing(out):
-                _made(small or data, kind, out, size, engine)
-    if (index := result.read_json(out / INDEX))["size"] != size:
-        raise InputError(f"{out} is of {index['size']} px, not {size}: name another folder")
+                _made(source, kind, out, size, engine, classes)
+                if source == own:
+                    shutil.rmtree(own)
+    if (there := kind_and_size(out)) != (kind, size):
+        raise InputError("{} is {} of {} px, not {} of {}: name another folder".format(out, *there, kind, size))
     return out
 
 
@@ -74,8 +99,8 @@ def _locked(out: Path) -> Iterator[None]:
             yield
 
 
-def _made(data: Path, kind: str, out: Path, size: int, engine: Engine) -> None:
-    sets = {part: Jpegs(data, part, as_uint8()) for part in PARTS}
+def _made(data: Path, kind: str, out: Path, size: int, engine: Engine, classes: int | None) -> None:
+    sets = {part: Jpegs(data, part, as_uint8(), classes) for part in PARTS}
     make = {"resized": partial(_resized, engine=engine), "cached": _cached, "shards": partial(_shards, engine=engine)}
     parts = {part: make[kind](images, out / part, size) for part, images in sets.items()}
     for part, images in sets.items():
@@ -88,7 +113,7 @@ def _resized(images: Jpegs, out: Path, size: int, engine: Engine) -> dict[str, A
     """A folder of small JPEGs, with the names of the large ones."""
     for name in images.classes:
         (out / name).mkdir(parents=True, exist_ok=True)
-    jobs = [(path, str(out / images.classes[label] / f"{Path(path).stem}.jpg")) for path, label in images.samples]
+    jobs = [(path, str(out / images.classes[label] / Path(path).name)) for path, label in images.samples]
     answers = engine(partial(_resize, size=size), [jobs[at : at + FILES] for at in range(0, len(jobs), FILES)], 1)
     corrupt = {path: why for answer in answers for path, why in answer.items()}
     return {"images": len(jobs) - len(corrupt), "corrupt": corrupt}

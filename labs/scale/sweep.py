@@ -6,7 +6,8 @@
 On some classes of the data, as the published sweep was on 100 of ImageNet's. The tree-structured Parzen estimator
 proposes, a pruner ends trials that are worse than others at the same epoch. All processes share one study, Optuna's
 journal in --logdir. Settings are compared on a fifth of the training images, which no trial trains on: val/ stays
-unseen until one of them has been chosen. Images lie in one file that all processes map into memory (see 04_cached.py).
+unseen until one of them has been chosen. Images of these classes alone lie in one file that all processes map into
+memory (see 04_cached.py).
 Each trial is a TensorBoard run, with its parameters in the HParams tab; --logdir has all of them in sweep.json, and
 loss.png, the loss of each configuration over each parameter.
 """
@@ -29,7 +30,7 @@ from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.preprocess import prepared
 from labs.scale.train import MOMENTUM, Replica
 from labs.shared.extras import imported
-from labs.shared.training import rising_then_falling
+from labs.shared.training import SEEDS, rising_then_falling
 from walkthrough.results.errors import InputError, OneLineParser, add_number, is_out_of_memory, printable
 from walkthrough.results.result import check_writable, read_json, write_json
 
@@ -99,7 +100,7 @@ def opened(folder: Path, settings: Settings) -> Any:
             what = f"{name.replace('_', ' ')} {theirs.get(name)}, not {value}"
             raise InputError(f"{folder} holds a sweep with {what}: name another --logdir, or remove it")
     # Processes that begin at the same time would try the same parameters with the same seed.
-    seed = settings.seed * 100_003 + 1009 * len(study.trials) + int(os.environ.get("JOB_INDEX", "0"))
+    seed = settings.seed * SEEDS + 1009 * len(study.trials) + int(os.environ.get("JOB_INDEX", "0"))
     study.sampler = package.samplers.TPESampler(seed=seed, constant_liar=True)
     return study
 
@@ -254,7 +255,8 @@ def main(words: Sequence[str] | None = None) -> None:
     options, args = options_of(words)
     disable_tf32()
     states = optuna().trial.TrialState
-    images = Cached(prepared(image_folder(options.data), "cached", options.image_size), "train")
+    data = prepared(image_folder(options.data), "cached", options.image_size, classes=args.classes)
+    images = Cached(data, "train")
     classes = min(args.classes, len(images.classes))
     data = Subset(images, classes)
     if len(data.train) < max(BATCH_SIZES):

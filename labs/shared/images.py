@@ -169,12 +169,31 @@ def _folder(root: Path, download: bool, size: int) -> tuple[Images, Images]:
     """Imagenette, or any folder of train/CLASS/*.jpg and val/CLASS/*.jpg: each image's middle square, made small."""
     if download:
         raise InputError("--download does not fetch Imagenette: unpack it and name its folder with --data")
-    return _of_folder(root / "train", size), _of_folder(root / "val", size)
+    return _of_folder(root, "train", size), _of_folder(root, "val", size)
 
 
-def _of_folder(folder: Path, size: int) -> Images:
+class _Photographs(ImageFolder):
+    """Those of DIR/train or DIR/val; labels are the classes of DIR/train, of which val/ may lack some."""
+
+    def __init__(self, root: Path, part: str, size: int) -> None:
+        self.train = root / "train"
+        super().__init__(str(root / part), partial(_middle, size=size), allow_empty=part != "train")
+        if not self.samples:
+            raise ValueError("it has no images of the classes of train/")
+
+    def find_classes(self, directory: str) -> tuple[list[str], dict[str, int]]:
+        names, labels = super().find_classes(str(self.train))
+        if unknown := sorted({*super().find_classes(directory)[0]} - {*names}):
+            raise InputError(
+                f"{directory} has a class {unknown[0]}, which {self.train} lacks: remove it, or add it there"
+            )
+        return names, labels
+
+
+def _of_folder(root: Path, part: str, size: int) -> Images:
+    folder = root / part
     try:
-        items = ImageFolder(str(folder), partial(_middle, size=size))
+        items = _Photographs(root, part, size)
         images = torch.empty((len(items), 3, size, size), dtype=torch.uint8)
         for index, image in enumerate(DataLoader(items, batch_size=None, num_workers=_workers(len(items)))):
             images[index] = image[0]

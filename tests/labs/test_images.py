@@ -62,6 +62,21 @@ def test_a_folder_of_photographs_is_read_as_squares(tmp_path):
         images.image_data("imagenette", tmp_path, 32, "speedrun")
 
 
+def test_labels_of_val_are_the_classes_of_train_and_others_are_refused(tmp_path):
+    for name in ("train/ash", "train/birch", "train/cedar", "val/birch", "val/cedar"):
+        (tmp_path / name).mkdir(parents=True)
+        Image.new("RGB", (8, 8)).save(tmp_path / name / "0.png")
+    whole = images.image_data("imagenette", tmp_path, 8, "speedrun")
+    assert (whole.train.labels.tolist(), whole.test.labels.tolist(), whole.classes) == ([0, 1, 2], [1, 2], 3)
+    for name in ("birch", "cedar"):
+        (tmp_path / "val" / name / "0.png").unlink()
+    with pytest.raises(InputError, match=r"cannot read images from .*val.*no images"):
+        images.image_data("imagenette", tmp_path, 8, "speedrun")
+    (tmp_path / "val" / "elm").mkdir()
+    with pytest.raises(InputError, match=r"val has a class elm, which .*train lacks"):
+        images.image_data("imagenette", tmp_path, 8, "speedrun")
+
+
 def test_cifar_is_read_channels_first(tmp_path, monkeypatch):
     arrays = np.arange(2 * 32 * 32 * 3, dtype=np.uint8).reshape(2, 32, 32, 3)
     monkeypatch.setattr(images, "holds_cifar10", lambda root: True)

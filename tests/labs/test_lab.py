@@ -278,6 +278,7 @@ def test_a_ladders_rows_compare_with_the_first_and_with_the_one_before():
         (Ratio(1.5, 1.2, 1.8, 3), {"within": (2, 3)}, False),
         (Ratio(1.5, 1.2, 1.8, 3), {"within": (1.3, 2)}, None),
         (Ratio(1.5, None, None, 1), {"above": 1}, None),  # one round: no interval
+        (Ratio(1.5, 1.2, 1.8, 1), {"above": 1}, None),  # an interval over windows says nothing of other runs
         (0.7, {"above": 1}, False),  # what does not vary decides by itself
         (0.7, {"below": 1}, True),
         (None, {"above": 1}, None),
@@ -288,3 +289,21 @@ def test_a_claim_is_decided_by_its_interval_or_says_what_it_needs(value, limits,
     found = claim("id", "A claim.", value, **limits)
     assert found.holds is expected
     assert (found.needs is None) == (expected is not None)
+
+
+@pytest.mark.parametrize(
+    ("value", "needed", "verdict"),
+    [
+        (Ratio(1.5, 1.2, 1.8, 3), {}, "holds"),
+        (Ratio(1.5, 0.2, 1.8, 3), {}, "undecided: needs more rounds or seeds"),
+        (Ratio(1.5, 1.2, 1.8, 1), {}, "undecided: needs several rounds"),
+        (Ratio(1.5, 1.2, 1.8, 3), {"more": "three seeds"}, "undecided: needs three seeds"),
+        (Ratio(1.5, 0.2, 1.8, 1), {"more": "three seeds", "needs": "a GPU"}, "not testable here: needs a GPU"),
+        (None, {"needs": "a GPU"}, "not testable here: needs a GPU"),
+        (None, {}, "not measured yet"),
+    ],
+)
+def test_a_claim_that_more_of_the_same_would_decide_is_undecided_and_others_cannot_be_tested_here(
+    value, needed, verdict
+):
+    assert claim("id", "A claim.", value, above=1, **needed).verdict == verdict

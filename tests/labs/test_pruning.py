@@ -135,6 +135,19 @@ def test_a_reset_keeps_the_early_values_of_the_weights_that_are_largest_at_the_e
     assert model[0].weight.tolist() == [[0, 0, 7, 6]]
 
 
+@pytest.mark.parametrize(("epoch", "how"), [(0, "layer-wise"), (3, "layer-wise"), (0, "channels")])
+def test_momentum_and_weight_decay_are_those_of_the_training_whatever_is_pruned_and_reset(options, epoch, how):
+    _, settings = data_of(options)
+    model = linear([1.0, 2.0, 3.0, 4.0])
+    theirs = torch.optim.SGD(model.parameters(), 0.5, 0.8, weight_decay=4e-5)
+    states = {at: {"model": model.state_dict(), "optimizer": theirs.state_dict()} for at in (0, 3)}
+    states[0]["optimizer"]["param_groups"][0]["weight_decay"] = 0.7
+    _, optimizer = reset(linear([0.0] * 4), states, 0.5, epoch, how, settings)
+    names = ("momentum", "weight_decay", "nesterov", "lr")
+    assert [optimizer.param_groups[0][name] for name in names] == [0.8, 4e-5, False, settings.lr]
+    assert optimizer_at(model, settings).param_groups[0]["weight_decay"] == prune.WEIGHT_DECAY
+
+
 def test_a_checkpoint_of_the_scale_lab_is_pruned_from_an_epoch_that_it_kept(tmp_path, monkeypatch, capsys):
     """Its file is what `Training.state` writes of torchvision's MobileNetV2; here a tiny one, after two epochs."""
     for part, count in (("train", 8), ("val", 2)):
@@ -166,7 +179,15 @@ def test_a_checkpoint_of_the_scale_lab_is_pruned_from_an_epoch_that_it_kept(tmp_
     loaded = MobileNetV2(2, width_mult=0.25)
     loaded.load_state_dict(pruned)
     assert (masks.magnitudes(loaded, "weights") == 0).float().mean() == pytest.approx(0.9, abs=0.001)
-    monkeypatch.setattr(sys, "argv", [*sys.argv, "--reset", "0"])
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--seed", "6", "--logdir", str(tmp_path / "other")])
+    prune.main()
+    assert "lr 0.02, seed 6" in capsys.readouterr().out
+    other = unpacked((tmp_path / "other" / "layer-wise-90-reset-1" / CHECKPOINT).read_bytes())
+    assert other["epochs"][0]["loss"] != rows[0]["loss"]
+    monkeypatch.setattr(sys, "argv", [*sys.argv, "--model", "w16"])
+    with pytest.raises(InputError, match=r"--model w16: --trained is of w8; leave --model out"):
+        prune.main()
+    monkeypatch.setattr(sys, "argv", [*sys.argv[:-2], "--reset", "0"])
     with pytest.raises(InputError, match=r"--reset 0: the training kept \[1, 2\]"):
         prune.main()
 
@@ -177,6 +198,7 @@ def test_what_is_no_finished_training_of_such_a_network_is_refused_in_one_line(o
     [(epoch, state)] = read_trained(tmp_path / "theirs.pth").items()
     assert epoch == 0 and set(state["model"]) == set(weights)
     assert isinstance(network_like(state["model"], "w4", 3, 10), MobileNetV2)
+    assert prune.settings_of(state) == {"model": "mobilenet_v2"}
     for channels, classes in ((1, 10), (3, 2)):
         with pytest.raises(InputError, match=f"no MobileNetV2 for {classes} classes of images with {channels} channel"):
             network_like(state["model"], "w4", channels, classes)

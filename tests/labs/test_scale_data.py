@@ -220,6 +220,24 @@ def test_corrupt_jpegs_are_named_counted_and_left_out(data, run_here, kind):
     assert_refused(done, "11 of 96 JPEGs", "more than 10")
 
 
+def test_two_jpegs_of_one_stem_are_two_images(data):
+    folder = data / "train" / "class_001"
+    shutil.copy(folder / "000005.jpg", folder / "000001.jpeg")
+    small, large = (Jpegs(of, "train", as_uint8(32)) for of in (prepared(data, "resized", 32), data))
+    assert len(small) == len(large) == 97 and small.targets == large.targets
+    names = [[os.path.basename(path) for path, _ in of.samples] for of in (small, large)]
+    assert names[0] == names[1]
+
+
+def test_a_folder_of_another_kind_or_size_or_the_jpegs_is_not_taken_for_what_is_asked(data, tmp_path):
+    out = prepared(data, "resized", 32, out=tmp_path / "out")
+    for kind, size in (("shards", 32), ("resized", 16)):
+        with pytest.raises(InputError, match=rf"out is resized of 32 px, not {kind} of {size}: name another"):
+            prepared(data, kind, size, out=out)
+    with pytest.raises(InputError, match="the JPEGs themselves"):
+        prepared(data, "resized", 32, out=data)
+
+
 def test_a_shard_that_cannot_be_written_leaves_nothing_under_its_name(data, tmp_path, monkeypatch):
     monkeypatch.setattr(shards.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
     with pytest.raises(InputError, match="No space left"):
@@ -335,6 +353,31 @@ def test_a_pipeline_gives_each_image_once_cropped_by_its_seed_and_epoch(drawn, p
     sums, others = (of.flatten(1).mean(1).sort().values for of in (images, whole))
     assert torch.allclose(sums, others, atol=0.1)  # not cropped
     assert pipelines.pipeline_of(prepared_32px.get(name, drawn), None) == name
+
+
+def test_no_epochs_of_two_seeds_have_the_same_order(drawn, prepared_32px):
+    def order(seed, epoch):
+        pipeline = Pipeline(drawn, "cached", 32, 6, CPU, seed=seed)
+        return torch.cat([labels for _, labels in pipeline.training(epoch, 16)]).tolist()
+
+    assert order(0, 1) != order(0, 2) != order(1, 1) != order(0, 1)
+
+
+def test_dalis_crops_are_of_the_seed_and_the_epoch(drawn, monkeypatch):
+    seeds = []
+
+    def decoder(batch_size, size, device, threads, crops, seed):
+        seeds.extend([seed] * crops)
+        return lambda lengths, files: lengths
+
+    monkeypatch.setattr(pipelines, "needs_cuda", lambda *_: None)
+    monkeypatch.setattr(pipelines, "DaliDecoder", decoder)
+    for epochs in ((1, 2, 3), (3,)):
+        pipeline = Pipeline(drawn, "dali", 32, 8, CPU)
+        for epoch in epochs:
+            torch.manual_seed(epoch)
+            next(pipeline.training(epoch, 1))
+    assert seeds[2] == seeds[3] and len(set(seeds)) == 3
 
 
 def test_processes_share_the_images_and_begin_shards_again_where_others_have_more(drawn, prepared_32px, monkeypatch):

@@ -82,7 +82,7 @@ def epochs_of(seconds, *top1):
 
 
 TRAININGS = {
-    ("jpeg", 224, 0, 1): {0: epochs_of(80.0, 0.1), 1: epochs_of(80.0, 0.1)},
+    ("jpeg", 224, 2, 1): {0: epochs_of(80.0, 0.1), 1: epochs_of(80.0, 0.1)},
     ("jpeg", 64, 2, 1): {0: epochs_of(10.0, 0.1, 0.2, 0.3), 1: epochs_of(20.0, 0.1, 0.2, 0.5)},
     ("shards", 64, 2, 1): {0: epochs_of(5.0, 0.1, 0.2, 0.31), 1: epochs_of(5.0, 0.1, 0.2, 0.52)},
     ("shards", 64, 1, 2): {1: epochs_of(4.0, 0.1, 0.2, 0.5)},
@@ -93,7 +93,7 @@ def test_seconds_are_of_the_median_epoch_after_the_first_and_accuracies_of_the_l
     rows = study.training_rows(TRAININGS, 1000)
     slow, jpeg, shards, two = rows
     assert [row["trained from"] for row in rows] == [
-        "jpeg, 224 px, no workers", "jpeg, 64 px, 2 workers", "shards, 64 px, 2 workers",
+        "jpeg, 224 px, 2 workers", "jpeg, 64 px, 2 workers", "shards, 64 px, 2 workers",
         "shards, 64 px, 1 worker, 2 processes",
     ]  # fmt: skip
     assert [row["s of an epoch"].mean for row in rows] == [160, 15, 5, 4]
@@ -230,14 +230,36 @@ def test_claims_of_trainings_and_of_several_processes():
     given = {"by_size": small, "trainings": TRAININGS, "scaled": scaled_rounds(), "accumulation": accumulated()}
     claims = claims_of(**given)
     assert (claims["small-images"].value, claims["small-images"].holds) == (pytest.approx(8, rel=0.01), True)
-    assert (claims["prepared"].value, claims["prepared"].holds) == (pytest.approx(32), True)
+    assert (claims["prepared"].value, claims["prepared"].holds) == (pytest.approx(32), None)
+    assert claims["prepared"].needs.startswith("a GPU")
     assert claims["accuracy"].value == pytest.approx(1.5) and claims["accuracy"].holds is None  # two seeds
     assert (claims["no-sync"].value, claims["no-sync"].holds) == (pytest.approx(1.5), True)
     assert (claims["efficiency-weak"].value, claims["efficiency-weak"].holds) == (pytest.approx(1), None)
     on_gpu = claims_of(on_gpu=True, **given)
     assert (on_gpu["efficiency-strong"].holds, on_gpu["efficiency-weak"].holds) == (False, True)
-    without = claims_of()
+    assert on_gpu["prepared"].holds is True
+    without = claims_of(on_gpu=True)
     assert {without[name].needs for name in ("prepared", "small-images", "accuracy", "no-sync")} == {"its measurement"}
+
+
+@pytest.mark.parametrize("first", [("jpeg", 64, 2, 1), ("jpeg", 224, 0, 1), ("jpeg", 224, 1, 2), ("cached", 224, 2, 1)])
+def test_shards_are_compared_with_large_jpegs_that_workers_decode_and_with_nothing_else(first):
+    shards = {key: TRAININGS[key] for key in (("shards", 64, 2, 1), ("jpeg", 64, 2, 1))}
+    trainings = {first: TRAININGS["jpeg", 224, 2, 1], **shards}
+    assert claims_of(on_gpu=True, trainings=trainings)["prepared"].value is None
+    others = {("jpeg", 224, 2, 1): TRAININGS["jpeg", 224, 2, 1], ("shards", 64, 0, 1): TRAININGS["shards", 64, 2, 1]}
+    assert claims_of(on_gpu=True, trainings=others)["prepared"].value is None
+
+
+def test_one_gpu_needs_others_and_four_processes_are_compared_with_four():
+    alone = [{kind: [of_processes(1, 100.0)] for kind in ("strong", "weak")}]
+    claim = claims_of(on_gpu=True, scaled=alone)["efficiency-strong"]
+    assert (claim.needs, claim.text.partition(" are")[0]) == ("several GPUs", "Several processes")
+    runs = [
+        of_processes(count, speed, speed + 0.1) for count, speed in ((1, 100.0), (2, 190.0), (4, 380.0), (8, 400.0))
+    ]
+    claim = claims_of(on_gpu=True, scaled=[{kind: runs for kind in ("strong", "weak")}] * 2)["efficiency-weak"]
+    assert claim.text.startswith("4 processes") and claim.value == pytest.approx(0.95, rel=0.01)
 
 
 # The study on measurements that are made up

@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 from dataclasses import asdict, replace
@@ -213,12 +214,28 @@ def test_the_sweep_goes_on_and_writes_its_file(tmp_path, drawn, monkeypatch, cap
     monkeypatch.setattr(jpegs, "usable_cores", lambda: 1)
     monkeypatch.setattr(sweep, "BATCH_SIZES", (16, 32))
 
+    shutil.copytree(drawn, tmp_path / "data", ignore=shutil.ignore_patterns("*px*"))
+
     def call(*words):
-        small = ["--data", drawn, "--image-size", 16, "--classes", 3, "--device", "cpu", "--logdir", tmp_path]
+        small = [
+            "--data",
+            tmp_path / "data",
+            "--image-size",
+            16,
+            "--classes",
+            3,
+            "--device",
+            "cpu",
+            "--logdir",
+            tmp_path,
+        ]
         sweep.main(list(map(str, [*small, *words])))
         return capsys.readouterr().out
 
     assert "57 images of 3 classes of drawn JPEGs, 15 held out" in call("--trials", 2, "--epochs", 1)
+    [made] = (tmp_path / "data").glob("*px*")  # of three classes, and nothing of the way there
+    assert made.name == "cached-16px-3-classes" and not list(made.rglob("*.jpg"))
+    assert np.load(made / "train.npy", mmap_mode="r").shape == (72, 3, 16, 16)
     result = json.loads((tmp_path / sweep.FILE).read_text())
     assert sum(result["counts"].values()) == 2 == len(result["trials"])
     assert result["settings"]["metric"] == "top1_accuracy"  # top-5 of so few classes says little

@@ -31,7 +31,7 @@ LIMIT_SECONDS = 1200  # of one measurement: beyond it something hangs
 NAME_LENGTH = 110  # of a measurement, at most, where it is told
 MOST_ROWS = 40  # of a table that is printed
 VERDICT = {True: "holds", False: "does not hold", None: "not testable here"}
-MORE_ROUNDS, SEVERAL = "more rounds or seeds", "several rounds"  # as the interval includes the limit; as there is none
+MORE_ROUNDS, SEVERAL = "more rounds or seeds", "several rounds"  # as the interval includes the limit; as it is of one
 MEASUREMENT = "its measurement"
 SMOKE = "smoke run (--quick): few and short windows, so the figures are rough"
 
@@ -47,7 +47,7 @@ class Claim:
     text: the claim, a sentence. value: what was measured, with its 95 % interval, where it has one. holds: None where
     this machine cannot test it, or its measurements do not decide it; needs: what would, such as "a GPU". A claim that
     nothing measured here could have contradicted has none either, whatever its value. published: what was, in words;
-    None where we expected it.
+    None where we expected it. undecided: whether it needs no more than further measurements on this machine.
     """
 
     id: str
@@ -58,15 +58,16 @@ class Claim:
     holds: bool | None
     needs: str | None = None
     published: str | None = None
+    undecided: bool = False
 
     @property
     def verdict(self) -> str:
         """For people, in a cell of a table."""
         if self.needs is None:
             return VERDICT[self.holds]
-        if self.needs == MEASUREMENT:
+        if self.undecided and self.value is None:
             return "not measured yet"
-        return f"{'undecided' if self.needs in (MORE_ROUNDS, SEVERAL) else VERDICT[None]}: needs {self.needs}"
+        return f"{'undecided' if self.undecided else VERDICT[None]}: needs {self.needs}"
 
 
 def claim(
@@ -78,12 +79,14 @@ def claim(
     below: float | None = None,
     within: tuple[float, float] | None = None,
     needs: str | None = None,
+    more: str | None = None,
     published: str | None = None,
 ) -> Claim:
     """A `Claim` that a value is above a limit, below one, or within a band; one of the three is given, or `needs`.
 
     A value without an interval is decided by itself: for what does not vary, such as counts and predictions. Of None,
-    or with `needs`, nothing is decided; needs: what a test takes that this measurement had not, None where it was one.
+    of one round, whose interval holds no run-to-run variation, or with `needs` or `more`, nothing is decided. needs:
+    what a test takes that this machine or its data has not. more: the further measurements that it takes.
     """
     middle = value.ratio if isinstance(value, Ratio) else value.mean if isinstance(value, Mean) else value
     low, high = (value.low, value.high) if isinstance(value, Ratio | Mean) else (None, None)
@@ -95,9 +98,14 @@ def claim(
         holds = None if over is None else not over
     else:
         holds = None if within is None or least is None or most is None else inside(least, most, within)
-    if holds is None and not needs:
-        needs = MEASUREMENT if value is None else SEVERAL if least is None or most is None else MORE_ROUNDS
-    return Claim(id, text, middle, low, high, None if needs else holds, needs, published)
+    if isinstance(value, Ratio) and value.rounds == 1:
+        more = more or SEVERAL
+    elif holds is None:
+        more = more or (MEASUREMENT if value is None else SEVERAL if least is None or most is None else MORE_ROUNDS)
+    needed = needs or more
+    return Claim(
+        id, text, middle, low, high, None if needed else holds, needed, published, undecided=bool(more and not needs)
+    )
 
 
 def _is_above(low: float | None, high: float | None, limit: float) -> bool | None:

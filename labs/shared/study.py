@@ -224,6 +224,6 @@ def report(result: Study, options: StepOptions) -> None:
     Raises InputError where it cannot be written; what was measured is then kept.
     """
     path = options.logdir / FILE
-    study.write(path, result)
+    study.write_measured(path, result)
     show(result, console())
     print(f"written to {path}")

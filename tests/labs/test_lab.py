@@ -10,6 +10,7 @@ from support import run_program
 
 from common.options import Defaults, Workload, step_options
 from labs.shared.study import FILE, lab_options, ladder_rows, measurements, report
+from labs.shared.study import program as study_program
 from walkthrough.compare.statistics import Ratio
 from walkthrough.compare.study import Claim, NotMeasured, claim, interval, kept_path, read, show, write
 from walkthrough.results import result as record
@@ -145,6 +146,16 @@ def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, p
     assert value["tables"] == {"speed": [{"workers": 0, "step ms": 104.0, "ratio": ratio}]}
     assert read(path) == study
     assert not kept_path(options.logdir, "mine", options.quick).exists()
+
+
+def test_new_claims_of_a_written_study_leave_what_is_kept_of_one_that_was_cut(options, program, monkeypatch):
+    path = options.logdir / "study.json"
+    report(result(options, program), options)
+    measurements("mine", options, program).measure("squared", number=2)
+    monkeypatch.setattr("sys.argv", ["study.py", "--claims", str(path)])
+    study_program(lambda: None, lambda tables, on_gpu: [Claim("new", "New.", None, None, None, None)])
+    assert [claim.id for claim in read(path).claims] == ["new"]
+    assert len(measurements("mine", options, program).values) == 1
 
 
 def test_a_study_that_cannot_be_written_loses_nothing(options, program, monkeypatch):

@@ -156,7 +156,7 @@ def run(
     with progress_on_stderr(args.json):
         result = measure()
         path = args.logdir / f"{result.name}.json"
-        results.write(path, result)
+        results.write_measured(path, result)
         if args.plot:
             save(figure(result), args.plot)
             print(f"drawn: {args.plot}", file=sys.stderr)

@@ -21,7 +21,7 @@ from common.options import StepOptions, add_step_options, resolved
 from labs.memory.data import real_data
 from labs.memory.model import DEFAULTS, ResNeXt, resnext
 from labs.memory.recompute import statistics_once
-from labs.shared.training import DTYPES, Row, Training
+from labs.shared.training import DTYPES, Row, Training, folder_of, logdir_text
 from walkthrough.results.errors import InputError, OneLineParser, whole_number
 
 import torch
@@ -29,6 +29,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
+FOLDER = DEFAULTS.logdir / "train"
 TEST_BATCH = 256
 QUICK_EPOCHS = 2
 
@@ -133,10 +134,10 @@ def parsed(words: Sequence[str]) -> tuple[StepOptions, int, float, bool]:
     texts = {
         "--precision": "fp32, or half precision: auto, bf16, or fp16 with gradient scaling (default: fp32)",
         "--quick": f"a smoke run: {QUICK_EPOCHS} epochs, of smaller images on a CPU",
-        "--logdir": f"of this training (default: train in {DEFAULTS.logdir}; with --quick train-quick)",
+        "--logdir": logdir_text(FOLDER),
         "--workers": "loader processes (default: 2)",
     }
-    add_step_options(parser, None, None, ("--stacks",), texts, DEFAULTS)
+    add_step_options(parser, FOLDER, None, ("--stacks",), texts, DEFAULTS)
     parser.set_defaults(precision="fp32", workers=2)
     parser.add_argument("--epochs", type=whole_number(1, 10**6), default=200, metavar="N", help="in all (default: 200)")
     parser.add_argument("--lr", type=float, default=0.01, help="Adam's learning rate (default: 0.01)")
@@ -144,8 +145,7 @@ def parsed(words: Sequence[str]) -> tuple[StepOptions, int, float, bool]:
     args = parser.parse_args(words)
     if not args.lr > 0:
         raise InputError(f"--lr {args.lr} is not a number above 0")
-    if args.logdir == DEFAULTS.logdir:
-        args.logdir /= "train-quick" if args.quick else "train"
+    args.logdir = folder_of(args.logdir, FOLDER, args.quick)
     return resolved(args, defaults=DEFAULTS), args.epochs, args.lr, args.checkpoint
 
 

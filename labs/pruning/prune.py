@@ -29,7 +29,16 @@ from common.options import StepOptions, add_step_options, resolved
 from labs.pruning.masks import HOW, apply, magnitudes, masks_of, prunable, remove, threshold, without_channels
 from labs.pruning.model import DEFAULTS, FIRST_LAYER, network, network_like
 from labs.shared.images import SPLIT_SEED, DataSet, Images, image_data, source_in
-from labs.shared.training import CHECKPOINT, KEPT, Training, packed, rising_then_falling, unpacked
+from labs.shared.training import (
+    CHECKPOINT,
+    KEPT,
+    Training,
+    folder_of,
+    logdir_text,
+    packed,
+    rising_then_falling,
+    unpacked,
+)
 from walkthrough.compare.table import Table
 from walkthrough.results.errors import InputError, OneLineParser, folder, printable, whole_number
 from walkthrough.results.result import write_whole
@@ -52,6 +61,7 @@ SHARES, RESETS = (0.8, 0.9, 0.95), (0, 2)
 GIVEN = ("image_size", "batch_size", "epochs", "lr", "seed")  # on the command line, else as trained
 KNOWN = (*GIVEN, "model")  # of a training that is pruned
 PRUNED = "pruned.pt"
+FOLDER = DEFAULTS.logdir / "prune"
 State = Mapping[str, Any]  # of `Training.state`: "model", "optimizer", "settings", "epochs"
 
 
@@ -260,12 +270,12 @@ def count_rows(model: nn.Module, shares: Iterable[float]) -> list[dict[str, Any]
     ]
 
 
-def parsed() -> tuple[StepOptions, argparse.Namespace]:
+def parsed(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.Namespace]:
     """The command line."""
     parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     without = ("--precision", "--stacks", "--workers")
-    texts = {"--seed": "of weights and shuffling (default: as trained, or 0)"}
-    add_step_options(parser, DEFAULTS.logdir / "prune", None, without, texts, defaults=DEFAULTS)
+    texts = {"--logdir": logdir_text(FOLDER), "--seed": "of weights and shuffling (default: as trained, or 0)"}
+    add_step_options(parser, FOLDER, None, without, texts, DEFAULTS)
     parser.set_defaults(seed=None)
     add = parser.add_argument
     add("--trained", type=Path, metavar="DIR|FILE", help="of another training, or torchvision: see above")
@@ -274,10 +284,11 @@ def parsed() -> tuple[StepOptions, argparse.Namespace]:
     add("--how", choices=(*HOW, "channels"), default=HOW[0], help="what goes (default: %(default)s)")
     add("--epochs", type=whole_number(1, 10**6), metavar="N", help="in all (default: as trained, or by data set)")
     add("--lr", type=float, help="SGD's highest (default: as trained, or by data set)")
-    args = parser.parse_args()
+    args = parser.parse_args(words)
     if not all(0 < share < 1 for share in args.shares) or not (args.lr is None or 0 < args.lr < float("inf")):
         raise InputError("--shares are above 0 and below 1, such as 0.9, and --lr is above 0")
     args.trained = args.trained and (args.trained if str(args.trained) == "torchvision" else folder(str(args.trained)))
+    args.logdir = folder_of(args.logdir, FOLDER, args.quick)
     return replace(resolved(args, defaults=DEFAULTS), seed=args.seed or 0), args
 
 

@@ -49,12 +49,15 @@ class Stateful(Protocol):
 class Training:
     """The epochs of one training; in a group of processes, all of them have one each, and rank 0 alone writes.
 
-    folder: holds `checkpoint.pt`, `epochs.csv`, `best.pt` and TensorBoard's scalars; None: nothing is read or written.
+    folder: holds `checkpoint.pt`, `epochs.csv`, `best.pt` ("epoch", "model": its weights) and TensorBoard's scalars;
+    None: nothing is read or written.
     settings: what determines the result; a checkpoint goes on with the same only. parts: what changes in training, by
-    name; "model" is the one whose weights `best.pt` holds. generators: of the loader and the like, seeded with each
-    epoch. best: the value of `done`, such as "validation_accuracy", whose highest epoch's weights are kept. keep: the
-    epochs whose checkpoint stays, as `epoch-N.pt`, to go back to. after: the epoch that this training begins after,
-    where its parts are as they were then. rows: of the epochs that are done here.
+    name; "model" is the one whose weights `best.pt` holds. generators: of the sampler and the like, seeded with each
+    epoch. A loader with `persistent_workers` is given another one, since it draws from its own, or from torch's, when
+    the workers start: in the first epoch of each run. best: the value of `done`, such as "validation_accuracy", whose
+    highest epoch's weights are kept. keep: the epochs whose checkpoint stays, as `epoch-N.pt`, to go back to. after:
+    the epoch that this training begins after, where its parts are as they were then. rows: of the epochs that are done
+    here.
     """
 
     def __init__(
@@ -120,18 +123,17 @@ class Training:
         row: Row = {"epoch": number, "loss": loss, **values}
         row.setdefault("seconds", self.seconds())
         self.rows.append(row)
-        if self.best and row is self.best_row():
-            self.best_weights = {name: value.detach().clone() for name, value in self._weights().items()}
         if self.folder and self.rank == 0:
-            # The weights of the best epoch first: where a kill comes between, the epoch is trained and kept again.
-            if self.best and row is self.best_row():
-                write_whole(self.folder / BEST, packed(self.best_weights))
             self._keep()
-            write_whole(self.folder / CHECKPOINT, packed(self.state()))
-            self._write_table()
             for name, value in row.items():
                 if name != "epoch":
                     self.events.add_scalar(name, value, number)
+            self.events.flush()  # before the checkpoint: an epoch that is trained again replaces its scalars
+            write_whole(self.folder / CHECKPOINT, packed(self.state()))
+            self._write_table()
+        if self.best and row is self.best_row():
+            self._keep_best()  # after the checkpoint: where a kill comes between, it holds these weights
+        if self.folder and self.rank == 0:
             print(
                 f"epoch {number}: " + ", ".join(text(name, value) for name, value in list(row.items())[1:]), flush=True
             )
@@ -180,8 +182,10 @@ class Training:
                 raise KeyError(*sorted(missing))
             self._refuse_others(path, theirs)
             self.load(state)
-            if self.best:
-                self.best_weights = unpacked(contents[1] or b"")
+            if self.best and self.best_row() is self.rows[-1]:
+                self._keep_best()
+            elif self.best:
+                self._load_best(best, contents[1])
         except InputError:
             raise
         except Exception as error:  # of a file that is cut off or another's: zip, pickle, keys, shapes, anything
@@ -190,6 +194,23 @@ class Training:
         if self.rank == 0:
             self._write_table()  # as a kill may have left it a row short
             print(f"goes on after epoch {self.number}", flush=True)
+
+    def _keep_best(self) -> None:
+        """Keep the weights as they are: those of the best epoch so far."""
+        self.best_weights = {name: value.detach().clone() for name, value in self.parts["model"].state_dict().items()}
+        if self.folder and self.rank == 0:
+            write_whole(self.folder / BEST, packed({"epoch": self.number, "model": self.best_weights}))
+
+    def _load_best(self, path: Path, content: bytes | None) -> None:
+        epoch = int(self.best_row()["epoch"])
+        try:
+            state = unpacked(content or b"")
+            if state["epoch"] != epoch:
+                raise ValueError(f"they are of epoch {state['epoch']}")
+            self.best_weights = state["model"]
+        except Exception as error:  # of a file that is cut off or another's, anything
+            reason = printable(error, 80) if content else "it is missing"
+            raise InputError(f"{path} does not hold the weights of epoch {epoch} ({reason}): {ANOTHER}") from error
 
     def _keep(self) -> None:
         """Write the checkpoint of this epoch for good, if it is one of `keep`."""
@@ -201,9 +222,6 @@ class Training:
             if theirs[name] != value:
                 what = f"{name.replace('_', ' ')} {theirs[name]}, not {value}"
                 raise InputError(f"{path} is of a training with {what}: {ANOTHER}")
-
-    def _weights(self) -> dict[str, torch.Tensor]:
-        return self.parts["model"].state_dict()
 
     def _write_table(self) -> None:
         assert self.folder
@@ -220,6 +238,16 @@ class Training:
 
         with writing(self.folder):
             return SummaryWriter(str(self.folder), purge_step=self.number + 1)
+
+
+def logdir_text(default: Path) -> str:
+    """The help of a trainer's --logdir, for `folder_of`."""
+    return f"folder of this training (default: {default}; with --quick {default}-quick)"
+
+
+def folder_of(logdir: Path, default: Path, quick: bool) -> Path:
+    """Of a training: its --logdir; by --quick another default, so that a smoke run does not block the real one."""
+    return default.with_name(f"{default.name}-quick") if quick and logdir == default else logdir
 
 
 def text(name: str, value: float) -> str:

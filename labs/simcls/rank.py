@@ -37,7 +37,7 @@ def loaded(kept: Path, device: torch.device) -> tuple[ReRanker, PlacedTokens, tu
         tokens = PlacedTokens(tokenizers.Tokenizer.from_file(str(kept / TOKENIZER)), about["pad"])
         name = about["model"] if about["model"] in SIZES else str(kept)
         model = re_ranker(name, tokens.vocabulary, tokens.pad_id, pretrained=False)
-        model.load_state_dict(unpacked((kept / BEST).read_bytes()))
+        model.load_state_dict(unpacked((kept / BEST).read_bytes())["model"])
     except InputError:
         raise
     except Exception as error:  # of files that are not there, cut off or another's

@@ -17,7 +17,7 @@ from pathlib import Path
 from common.device import autocast_dtype, device_name, disable_tf32
 from common.options import StepOptions, Workload, add_step_options, resolved
 from labs.shared.text import word_vectors
-from labs.shared.training import DTYPES, Training, rising_then_falling
+from labs.shared.training import DTYPES, Training, folder_of, logdir_text, rising_then_falling
 from labs.simcls.data import Candidates, Collate, PlacedTokens, check_extras, tokens_for
 from labs.simcls.documents import Corpus, Document, Scores, corpus, kept_rouge, split
 from labs.simcls.model import DEFAULTS, SIZES, Encoder, HubEncoder, ReRanker, ranking_loss, re_ranker, size_of
@@ -26,8 +26,9 @@ from walkthrough.results.result import check_writable, write_json, write_whole
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler
 
+FOLDER = DEFAULTS.logdir / "train"
 METHODS = ("worst", "random", "first", "nearest length", "re-ranked", "oracle")
 RANKER, TOKENIZER, TEST = "ranker.json", "tokenizer.json", "test.json"
 STEP_DOCUMENTS = 16  # of an optimizer step, unless the command line says
@@ -114,17 +115,18 @@ def train(
         keep_word_vectors(model.encoder, tokens, documents)
     model.encoder.checkpointed = settings.checkpointed
     model.to(device)
-    generator, dtype = torch.Generator(), DTYPES[settings.precision]
+    order, dtype = torch.Generator(), DTYPES[settings.precision]
+    train_set = Candidates(documents, tokens, lengths, texts.source, [scores[text] for text in documents])
     loader = DataLoader(
-        Candidates(documents, tokens, lengths, texts.source, [scores[text] for text in documents]),
-        settings.batch_size, shuffle=True, drop_last=True, collate_fn=Collate(tokens.pad_id), generator=generator,
-        num_workers=workers, persistent_workers=workers > 0,
+        train_set, settings.batch_size, sampler=RandomSampler(train_set, generator=order), drop_last=True,
+        collate_fn=Collate(tokens.pad_id), num_workers=workers, persistent_workers=workers > 0,
+        generator=torch.Generator(),  # apart: it is drawn from once where workers stay, which is not once per epoch
     )  # fmt: skip
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.lr, weight_decay=0.01)
     schedule = rising_then_falling(optimizer, settings.epochs * (len(loader) // settings.accumulate), WARMUP)
     scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
     stateful = {"model": model, "optimizer": optimizer, "schedule": schedule, "scaler": scaler}
-    run = Training(keep, settings, stateful, [generator], "validation_rouge", device)
+    run = Training(keep, settings, stateful, [order], "validation_rouge", device)
 
     def chosen_candidates(of: Sequence[Document]) -> list[int]:
         unordered = Candidates(of, tokens, lengths, ordered=False)
@@ -249,16 +251,16 @@ def add_candidates(parser: argparse.ArgumentParser) -> None:
 
 def options(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.Namespace]:
     """The command line: (what every program takes, all of it), with this lab's defaults by the device."""
-    parser, folder_of_this = OneLineParser(description=__doc__), DEFAULTS.logdir / "train"
+    parser = OneLineParser(description=__doc__)
     defaults = replace(DEFAULTS, cpu=Workload("small", STEP_DOCUMENTS))
     texts = {
-        "--logdir": f"folder of this training (default: {folder_of_this})",
+        "--logdir": logdir_text(FOLDER),
         "--batch-size": f"documents at a time (default: 8 on a GPU, {STEP_DOCUMENTS} on a CPU)",
         "--seed": "of weights and shuffling (default: %(default)s)",
         "--quick": f"fewer epochs, and {QUICK} documents; of docstrings {4 * QUICK}",
     }
     without = (*DEFAULTS.without, "--stacks")
-    add_step_options(parser, folder_of_this, batch_size=None, without=without, texts=texts, defaults=defaults)
+    add_step_options(parser, FOLDER, batch_size=None, without=without, texts=texts, defaults=defaults)
     add_candidates(parser)
     count = whole_number(1, 10**7)
     parser.add_argument("--epochs", type=count, metavar="N", help="in all (default: 8 of small, 5 of others)")
@@ -273,6 +275,7 @@ def options(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.N
     args = parser.parse_args(words)
     if args.lr is not None and not args.lr > 0:
         raise InputError(f"--lr {args.lr} is not a number above 0")
+    args.logdir = folder_of(args.logdir, FOLDER, args.quick)
     return resolved(args, defaults=defaults), args
 
 

@@ -1,7 +1,8 @@
 """Speed run 00: a naive residual network, trained as it is written down first.
 
 Idea       The time to a given accuracy is what counts: how fast a step is, and how many of them it takes.
-Change     None yet: every image is prepared in Python, one by one; plain SGD with a learning rate that stays; fp32.
+Change     None yet: every image is prepared in Python, one by one; SGD without momentum, with weight
+           decay and a learning rate that stays; fp32.
 Look for   Overview: "DataLoader" in the step time. `--cprofile naive.prof`: many calls for every image.
 Caution    The target is reached when a test after an epoch first says so, as in DAWNBench: that is optimistic, as
            the next epoch may be below it again. The accuracy after the last epoch is reported, too.
@@ -38,7 +39,7 @@ def main():
     model = naive_resnet(width_of(args.model), data.channels, data.classes)
     model = model.to(device)
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, weight_decay=5e-4)
 
     def train_step(images, labels):
         images, labels = images.to(device), labels.to(device)

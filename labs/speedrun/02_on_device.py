@@ -27,7 +27,7 @@ def main():
     model = naive_resnet(width_of(args.model), data.channels, data.classes)
     model = model.to(device)
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, weight_decay=5e-4)
 
     def train_step(images, labels):
         loss = criterion(model(images), labels)

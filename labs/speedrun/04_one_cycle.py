@@ -30,7 +30,7 @@ def main():
     model = resnet9(width_of(args.model), data.channels, data.classes)
     model = model.to(device)
     criterion = nn.CrossEntropyLoss()
-    optimizer = torch.optim.SGD(model.parameters(), lr=args.lr)
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, weight_decay=5e-4)
     schedule = rising_then_falling(optimizer, args.epochs * len(loader), rising=0.25)
 
     def train_step(images, labels):

@@ -28,7 +28,8 @@ def main():
     model = resnet9(width_of(args.model), data.channels, data.classes)
     model = model.to(device)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
-    optimizer = torch.optim.SGD(model.parameters(), args.lr, args.momentum, nesterov=True, weight_decay=5e-4)
+    momentum = args.momentum
+    optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum, nesterov=momentum > 0, weight_decay=5e-4)
     schedule = rising_then_falling(optimizer, args.epochs * len(loader), rising=0.25)
 
     def train_step(images, labels):

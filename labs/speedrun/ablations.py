@@ -47,7 +47,8 @@ def main():
                 norm.weight.requires_grad_(False)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
     convolutions, others = parameter_groups(model) if "muon" in args.add else ([], model.parameters())
-    optimizers = [torch.optim.SGD(others, args.lr, args.momentum, nesterov=True, weight_decay=5e-4)]
+    momentum = args.momentum
+    optimizers = [torch.optim.SGD(others, args.lr, momentum, nesterov=momentum > 0, weight_decay=5e-4)]
     optimizers += [Muon(convolutions, args.lr)] if convolutions else []
     steps = args.epochs * len(loader)
     schedules = [rising_then_falling(optimizer, steps, rising=0.25) for optimizer in optimizers]

@@ -29,7 +29,7 @@ from labs.speedrun.augment import DeviceBatches
 from labs.speedrun.data import SETTINGS
 from labs.speedrun.model import DEFAULTS
 from walkthrough.results import environment, result
-from walkthrough.results.errors import InputError, OneLineParser, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, number, whole_number
 
 import torch
 from torch import nn
@@ -68,10 +68,12 @@ def race_options(
     parser = OneLineParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_step_options(parser, batch_size=None, without=DEFAULTS.without, defaults=DEFAULTS)
     parser.add_argument("--dataset", choices=NAMES, help="(default: CIFAR-10 where --data holds it, else digits)")
-    parser.add_argument("--target", type=_between(0, 1), metavar="X", help="test accuracy to reach, such as 0.94")
+    parser.add_argument("--target", type=number(0, 1), metavar="X", help="test accuracy to reach, such as 0.94")
     parser.add_argument("--epochs", type=whole_number(1, 10_000), metavar="N", help="after which the race ends")
-    parser.add_argument("--lr", type=_between(0, 1000), metavar="X", help="learning rate, the highest of a schedule")
-    parser.add_argument("--momentum", type=_between(0, 1), default=0.9, metavar="X", help="from program 05 on")
+    parser.add_argument("--lr", type=number(0, 1000), metavar="X", help="learning rate, the highest of a schedule")
+    parser.add_argument(
+        "--momentum", type=number(0, 1, or_low=True), default=0.9, metavar="X", help="from program 05 on"
+    )
     parser.add_argument(
         "--fold", type=whole_number(0, FOLDS - 1), metavar="N", help="test on that fifth of the training part instead"
     )
@@ -96,21 +98,6 @@ def race_options(
         epochs=args.epochs or plan.epochs, lr=args.lr or plan.lr, momentum=args.momentum, fold=args.fold,
         stop=args.stop, cprofile=args.cprofile, race_only=args.race_only, add=add,
     )  # fmt: skip
-
-
-def _between(low: float, high: float) -> Callable[[str], float]:
-    """An argparse type: a number above `low`, at most `high`."""
-
-    def convert(text: str) -> float:
-        try:
-            number = float(text)
-        except ValueError:
-            number = math.nan
-        if not low < number <= high:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number above {low}, at most {high}")
-        return number
-
-    return convert
 
 
 @dataclass(frozen=True)

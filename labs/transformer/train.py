@@ -19,7 +19,7 @@ from common.device import keep_freed_memory
 from common.failures import as_input_error
 from common.options import StepOptions, add_step_options, named, resolved
 from common.program import captured, words_of
-from labs.shared.training import Training, rising_then_falling
+from labs.shared.training import Training, folder_of, logdir_text, rising_then_falling
 from labs.transformer.batches import DynamicPadding, token_count
 from labs.transformer.data import PARTS, Texts, Tokenized, texts
 from labs.transformer.model import (
@@ -36,6 +36,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+FOLDER = DEFAULTS.logdir / "train"
 PROGRAMS = {path.stem: path for path in sorted(Path(__file__).parent.glob("[0-9][0-9]_*.py"))}
 LAST, OF_ANY_MODEL = "10_fused_adamw", "08_uniform_length"  # compiling costs more than it saves in a short training
 WARMUP = 0.1  # share of all steps in which the learning rate rises; then it falls to 0
@@ -82,12 +83,15 @@ def train(
     schedule = rising_then_falling(optimizer, epochs * len(own.loader), WARMUP)
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
     parts |= {"scaler": scaler} if (scaler := own.variables.get("scaler")) else {}
+    order: Any = own.loader.sampler  # of any program
+    order.generator = torch.Generator()
+    own.loader.generator = torch.Generator()  # apart: it is drawn from once where workers stay, not once per epoch
     size = own.loader.batch_size
     if not len(own.loader):
         raise InputError(f"--batch-size {size} is larger than the training data ({len(train_set)} texts)")
     settings = Settings(program, options.model, of.key, size, epochs, rate, own.dtype, options.seed)
     sets = {part: Tokenized(getattr(of, part), tokenizer, train_set.length) for part in PARTS}
-    run = Training(folder, settings, parts, best="validation_accuracy", device=device)
+    run = Training(folder, settings, parts, [order.generator], "validation_accuracy", device)
     count = token_count(tokenizer.pad_token_id)
     if device.type == "cpu":
         keep_freed_memory()  # as where the programs are timed
@@ -137,11 +141,11 @@ def arguments(words: list[str] | None = None) -> tuple[StepOptions, argparse.Nam
     parser = OneLineParser(description=__doc__)
     add_step_options(
         parser,
-        logdir=DEFAULTS.logdir / "train",
+        logdir=FOLDER,
         batch_size=None,
         without=(*DEFAULTS.without, "--stacks"),
         texts={
-            "--logdir": f"folder of this training (default: {DEFAULTS.logdir / 'train'})",
+            "--logdir": logdir_text(FOLDER),
             "--quick": "fewer texts, and shorter ones",
         },
         defaults=DEFAULTS,
@@ -154,6 +158,7 @@ def arguments(words: list[str] | None = None) -> tuple[StepOptions, argparse.Nam
     args = parser.parse_args(words)
     if args.lr is not None and not args.lr > 0:
         raise InputError(f"--lr {args.lr} is not a number above 0")
+    args.logdir = folder_of(args.logdir, FOLDER, args.quick)
     return resolved(args, named(words), defaults=DEFAULTS), args
 
 

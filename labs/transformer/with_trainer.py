@@ -6,12 +6,12 @@ MODEL: of the hub, or a folder. FOLDER: with train.csv, columns text and label. 
 for predict.py. Needs transformers and accelerate.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 
 from labs.transformer.data import from_files, tokenized
 from labs.transformer.model import classifier
+from walkthrough.results.errors import OneLineParser
 
 
 def trained(model, folder, output, **changes):
@@ -41,5 +41,12 @@ def trained(model, folder, output, **changes):
     return trainer.evaluate(rows["test"])
 
 
+def main():
+    parser = OneLineParser(description=__doc__)
+    for name in ("model", "folder", "output"):
+        parser.add_argument(name, metavar=name.upper())
+    print(trained(**vars(parser.parse_args())))
+
+
 if __name__ == "__main__":
-    print(trained(*sys.argv[1:]))
+    main()

@@ -10,6 +10,7 @@ from support import run_program
 
 from common.options import Defaults, Workload, step_options
 from labs.shared.study import FILE, lab_options, ladder_rows, measurements, report
+from labs.shared.study import program as study_program
 from walkthrough.compare.statistics import Ratio
 from walkthrough.compare.study import Claim, NotMeasured, claim, interval, kept_path, read, show, write
 from walkthrough.results import result as record
@@ -147,6 +148,16 @@ def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, p
     assert not kept_path(options.logdir, "mine", options.quick).exists()
 
 
+def test_new_claims_of_a_written_study_leave_what_is_kept_of_one_that_was_cut(options, program, monkeypatch):
+    path = options.logdir / "study.json"
+    report(result(options, program), options)
+    measurements("mine", options, program).measure("squared", number=2)
+    monkeypatch.setattr("sys.argv", ["study.py", "--claims", str(path)])
+    study_program(lambda: None, lambda tables, on_gpu: [Claim("new", "New.", None, None, None, None)])
+    assert [claim.id for claim in read(path).claims] == ["new"]
+    assert len(measurements("mine", options, program).values) == 1
+
+
 def test_a_study_that_cannot_be_written_loses_nothing(options, program, monkeypatch):
     measuring = measurements("mine", options, program)
     measuring.measure("squared", number=2)
@@ -245,6 +256,15 @@ def test_a_study_is_its_own_measurements_and_writes_its_claims_anew(options, tmp
     (found,) = read(path).claims
     assert (found.text, found.value, found.holds, found.needs) == ("It is faster.", 1.5, None, "a GPU")
     assert interval(read(path).tables["speed"][0]["speed"]) == Ratio(1.5, 1.2, 1.8, 3)
+
+
+def test_a_program_that_was_not_measured_is_not_replaced_by_an_earlier_one():
+    rows = ladder_rows({"a": {1: [10.0]}, "b": {}, "c": {1: [20.0]}, "d": {1: [30.0]}})
+    assert [row["program"] for row in rows] == ["a", "c", "d"]
+    assert rows[1]["times the baseline"].ratio == pytest.approx(2)
+    assert (rows[1]["times the one before"], rows[2]["times the one before"].ratio) == (None, pytest.approx(1.5))
+    without_first = ladder_rows({"a": {}, "c": {1: [20.0]}, "d": {1: [30.0]}})
+    assert [row["times the baseline"] for row in without_first] == [None, None]
 
 
 def test_a_ladders_rows_compare_with_the_first_and_with_the_one_before():

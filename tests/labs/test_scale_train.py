@@ -104,7 +104,9 @@ def test_checkpoints_of_some_epochs_and_the_weights_of_the_best_are_kept(tmp_pat
     folder = tmp_path
     scale_ranks.trained(cached, logdir=folder, keep=(0, 2))
     best = max(rows(folder), key=lambda row: float(row["top1_accuracy"]))
-    assert set(unpacked((folder / BEST).read_bytes())) == {"0.weight", "0.bias", "4.weight", "4.bias"}
+    kept = unpacked((folder / BEST).read_bytes())
+    assert kept["epoch"] == int(best["epoch"])
+    assert set(kept["model"]) == {"0.weight", "0.bias", "4.weight", "4.bias"}
     assert 0 < float(best["top1_accuracy"]) <= 1
     torch.manual_seed(0)
     kept = [unpacked((folder / f"epoch-{number}.pt").read_bytes())["model"] for number in (0, 2)]

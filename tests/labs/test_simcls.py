@@ -498,8 +498,9 @@ def test_training_lowers_the_loss_and_chooses_by_validation(texts, scores, tmp_p
         assert all(low - 1e-9 <= np.mean(values) <= high + 1e-9 for values in sums.values())
 
 
-def test_a_training_that_was_killed_ends_as_an_uninterrupted_one(texts, scores, tmp_path, monkeypatch):
-    whole = train.train(texts, scores, settings(accumulate=2), CPU, keep=tmp_path / "whole")
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_training_that_was_killed_ends_as_an_uninterrupted_one(texts, scores, tmp_path, monkeypatch, workers):
+    whole = train.train(texts, scores, settings(accumulate=2), CPU, workers, tmp_path / "whole")
     done = Training.done
 
     def killed(self, **values):
@@ -508,8 +509,8 @@ def test_a_training_that_was_killed_ends_as_an_uninterrupted_one(texts, scores, 
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Training, "done", killed)
-        train.train(texts, scores, settings(accumulate=2), CPU, keep=tmp_path / "cut")
-    assert train.train(texts, scores, settings(accumulate=2), CPU, keep=tmp_path / "cut") == whole
+        train.train(texts, scores, settings(accumulate=2), CPU, workers, tmp_path / "cut")
+    assert train.train(texts, scores, settings(accumulate=2), CPU, workers, tmp_path / "cut") == whole
     models = [torch.load(tmp_path / name / CHECKPOINT)["model"] for name in ("whole", "cut")]
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
     with pytest.raises(InputError, match=r"is of a training with lr 0\.002, not 0\.001"):
@@ -588,7 +589,7 @@ def test_an_encoder_of_a_local_folder_is_trained_and_kept_with_its_configuration
     shutil.rmtree(tiny)
     model, own, lengths = rank.loaded(kept, CPU)
     assert lengths == SIZES["base"].lengths and own(["reads an array"], 9) == tokens(["reads an array"], 9)
-    best = torch.load(kept / BEST)
+    best = torch.load(kept / BEST)["model"]
     assert all(torch.equal(value, best[name]) for name, value in model.state_dict().items())
 
 

@@ -85,6 +85,13 @@ def test_every_program_learns_and_no_step_waits_to_read_a_loss(raced, words, mon
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, False)
 
 
+def test_the_momentum_program_without_momentum_trains_as_the_one_before_it(raced):
+    same = ["--target", "0.05", "--seed", "3", "--lr", "0.1"]
+    _, before = raced("04", *same)
+    losses = [raced("05", *same, "--momentum", momentum)[1]["losses"] for momentum in ("0", "0.9")]
+    assert losses[0] == before["losses"] != losses[1]
+
+
 def test_without_an_idea_ablations_train_exactly_as_the_last_program_and_each_idea_changes_that(raced):
     same = ["--target", "0.05", "--seed", "3", "--lr", "0.1"]
     _, last = raced(NAMES[-1], *same)
@@ -143,6 +150,7 @@ WRONG = [
     (["--batch-size", "64"], r"--batch-size 64 is larger than the data \(40 images\)"),
     (["--target", "94"], "argument --target: '94' is not a number above 0, at most 1"),
     (["--lr", "nan"], "'nan' is not a number above 0"),
+    (["--momentum", "-0.1"], "'-0.1' is not a number from 0, at most 1"),
     (["--dataset", "mnist"], "invalid choice: 'mnist'"),
     (["--add", "muon"], "unrecognized arguments: --add muon"),
 ]  # fmt: skip

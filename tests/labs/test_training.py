@@ -2,13 +2,16 @@
 
 import csv
 from dataclasses import dataclass
+from importlib import import_module
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
-from labs.shared.training import BEST, CHECKPOINT, TABLE, Training, rising_then_falling, unpacked
+from labs.shared.training import BEST, CHECKPOINT, TABLE, Training, packed, rising_then_falling, unpacked
 from walkthrough.results.errors import InputError
+from walkthrough.results.result import write_whole
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,19 @@ def train(folder, epochs, cut_in=None, settings=Settings(), accuracies=(0.5, 0.9
     return run, model
 
 
+PARSERS = ["memory.train.parsed", "simcls.train.options", "transformer.train.arguments", "pruning.prune.parsed"]
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_smoke_run_has_a_folder_of_its_own_and_does_not_block_the_real_one(name, tmp_path):
+    module, _, function = name.rpartition(".")
+    trainer = import_module(f"labs.{module}")
+    parsed = getattr(trainer, function)
+    real, smoke = (parsed(["--device", "cpu", *words])[0].logdir for words in ((), ("--quick",)))
+    assert (real, smoke) == (trainer.FOLDER, trainer.FOLDER.with_name(f"{trainer.FOLDER.name}-quick"))
+    assert parsed(["--device", "cpu", "--quick", "--logdir", str(tmp_path)])[0].logdir == tmp_path
+
+
 def test_a_training_that_was_cut_off_goes_on_bit_by_bit(tmp_path, capsys):
     whole, at_once = train(tmp_path / "whole", 4)
     with pytest.raises(Cut):
@@ -53,16 +69,63 @@ def test_a_training_that_was_cut_off_goes_on_bit_by_bit(tmp_path, capsys):
         assert [int(row["epoch"]) for row in csv.DictReader(file)] == [1, 2, 3, 4]
 
 
+def test_scalars_of_finished_epochs_are_in_the_file_while_the_next_is_trained(tmp_path):
+    run = Training(tmp_path, Settings(), {"model": nn.Linear(1, 1)})
+    for epoch in run.epochs(3):
+        events = EventAccumulator(str(tmp_path)).Reload()
+        points = events.Scalars("loss") if "loss" in events.Tags()["scalars"] else []
+        assert [point.step for point in points] == list(range(1, epoch))
+        run.done(loss=0.5)
+
+
 def test_the_weights_of_the_best_epoch_are_kept_and_found_again(tmp_path):
     run, model = train(tmp_path, 4)
     last = {name: value.clone() for name, value in model.state_dict().items()}
     assert run.load_best()["epoch"] == 2  # the first of two that are equal
-    best = unpacked((tmp_path / BEST).read_bytes())
+    best = unpacked((tmp_path / BEST).read_bytes())["model"]
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in best.items())
     assert not all(torch.equal(value, last[name]) for name, value in best.items())
     again, model = train(tmp_path, 4)
     assert again.load_best()["epoch"] == 2
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in best.items())
+
+
+def test_a_kill_between_the_two_files_leaves_the_weights_of_the_row_that_is_the_best(tmp_path, monkeypatch):
+    written = []
+
+    def killed(path, content):
+        if path.name in (BEST, CHECKPOINT):
+            written.append(path.name)
+            if len(written) == 6:  # of the third epoch, the best until then: one of its two files is written
+                raise Cut
+        write_whole(path, content)
+
+    with monkeypatch.context() as patched, pytest.raises(Cut):
+        patched.setattr("labs.shared.training.write_whole", killed)
+        train(tmp_path, 4, accuracies=(0.5, 0.6, 0.9, 0.1))
+    # On another machine numbers may differ in their last digits: the epoch, trained again, would not be the best.
+    run, model = train(tmp_path, 4, accuracies=(0.5, 0.6, 0.55, 0.1))
+    best = run.load_best()
+    _, expected = train(tmp_path / "whole", int(best["epoch"]), accuracies=(0.5, 0.6, 0.9, 0.1))
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected.parameters(), strict=True))
+    kept = unpacked((tmp_path / BEST).read_bytes())
+    assert kept["epoch"] == best["epoch"]
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in kept["model"].items())
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda path: path.unlink(), "missing"),
+        (lambda path: path.write_bytes(path.read_bytes()[:99]), ""),
+        (lambda path: path.write_bytes(packed({"epoch": 1, "model": {}})), "they are of epoch 1"),
+    ],
+)
+def test_weights_that_are_not_the_best_epochs_are_refused_by_their_own_name(tmp_path, damage, words):
+    train(tmp_path, 3)
+    damage(tmp_path / BEST)
+    with pytest.raises(InputError, match=rf"best\.pt does not hold the weights of epoch 2 \(.*{words}.*\)"):
+        train(tmp_path, 4)
 
 
 def test_another_trainings_or_a_damaged_checkpoint_is_refused_and_left(tmp_path):

@@ -94,7 +94,7 @@ def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, monkeypatc
         pytest.approx(float(row["validation_accuracy"])) for row in table
     ]
     saved = transformers.AutoModelForSequenceClassification.from_pretrained(done.folder / "model")
-    assert same(saved.state_dict(), torch.load(done.folder / "best.pt", weights_only=True))
+    assert same(saved.state_dict(), torch.load(done.folder / "best.pt", weights_only=True)["model"])
     monkeypatch.setattr(
         sys, "argv", ["predict.py", str(done.folder / "model"), "rose cherry", "sea", "--device", "cpu"]
     )
@@ -107,8 +107,9 @@ def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, monkeypatc
     assert float(rows(further.folder)[0]["loss"]) < float(table[0]["loss"])
 
 
-def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monkeypatch):
-    whole = run("--epochs", "3", logdir=tmp_path / "whole")
+@pytest.mark.parametrize("words", [(), ("--workers", "1"), ("--workers", "1", "--program", "08_uniform_length")])
+def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monkeypatch, words):
+    whole = run("--epochs", "3", *words, logdir=tmp_path / "whole")
     real = Training.done
 
     def killed_in_the_second(self, **values):
@@ -118,15 +119,19 @@ def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(Training, "done", killed_in_the_second)
-        assert run("--epochs", "3").code == 130
+        assert run("--epochs", "3", *words).code == 130
     assert len(rows(tmp_path / "train")) == 1
-    done = run("--epochs", "3")
+    done = run("--epochs", "3", *words)
     assert "goes on after epoch 1" in done.out
     assert same(weights(done.folder), weights(whole.folder))
     assert [row["loss"] for row in rows(done.folder)] == [row["loss"] for row in rows(whole.folder)]
+
+
+def test_a_training_does_not_go_on_with_other_settings(run):
+    run("--epochs", "1")
     for words, message in (
-        (("--epochs", "4"), "training with epochs 3, not 4"),
-        (("--epochs", "3", "--program", "00_baseline"), "training with program 10_fused_adamw, not 00_baseline"),
+        (("--epochs", "2"), "training with epochs 1, not 2"),
+        (("--epochs", "1", "--program", "00_baseline"), "training with program 10_fused_adamw, not 00_baseline"),
     ):
         other = run(*words)
         assert other.code == 2 and message in other.err.splitlines()[-1]
@@ -191,6 +196,24 @@ def test_a_model_without_a_trained_head_does_not_predict(tmp_path):
     tokenizer_for("tiny", (Example("a text", 0),)).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="has no trained head"):
         predict.predicted(str(tmp_path), ["a"])
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "required: MODEL, FOLDER, OUTPUT"),
+        (("tiny", "FOLDER", "out", "more"), "unrecognized arguments: more"),
+        (("tiny", "FOLDER", "out"), "cannot read"),
+        (("nonsense/nonsense", "DATA", "out"), "nonsense/nonsense"),
+    ],
+)
+def test_what_trainers_script_cannot_use_is_one_line(data, tmp_path, monkeypatch, capsys, words, message):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    folders = {"FOLDER": str(tmp_path), "DATA": str(data)}
+    monkeypatch.setattr(sys, "argv", ["with_trainer.py", *(folders.get(word, word) for word in words)])
+    assert exit_code_of(with_trainer.main) == 2
+    line = capsys.readouterr().err
+    assert message in line and line.count("\n") == 1
 
 
 def test_trainers_script_trains_and_saves_a_model_that_predicts(data, tmp_path, monkeypatch):

@@ -173,8 +173,13 @@ def read(path: str | Path, no_links: bool = False) -> Study:
 
 
 def write(path: Path, study: Study) -> None:
-    """Write a study's file, whole or not at all; what was kept for it goes. Raises InputError: then it stays."""
+    """Write a study's file, whole or not at all. Raises InputError."""
     result.write_json(path, study.as_json())
+
+
+def write_measured(path: Path, study: Study) -> None:
+    """`write` a study that was just measured; what was kept of its measurements goes then."""
+    write(path, study)
     kept_path(path.parent, study.name, study.quick).unlink(missing_ok=True)
 
 

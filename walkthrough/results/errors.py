@@ -1,6 +1,7 @@
 """Errors for the person at the keyboard: one line on stderr and exit code 2."""
 
 import argparse
+import math
 import re
 import sys
 from collections.abc import Callable
@@ -139,6 +140,22 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
         if number is None or not low <= number <= high:
             raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {low} to {high}")
         return number
+
+    return convert
+
+
+def number(low: float, high: float, or_low: bool = False) -> Callable[[str], float]:
+    """An argparse type: a number above `low`, or also `low` itself, and at most `high`."""
+
+    def convert(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (low < value <= high or (or_low and value == low)):
+            least = f"from {low}" if or_low else f"above {low}"
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {least}, at most {high}")
+        return value
 
     return convert
 

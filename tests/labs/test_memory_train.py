@@ -97,6 +97,15 @@ def test_checkpointing_trains_the_same_and_half_precision_nearly(run, tmp_path):
     assert losses[2] == pytest.approx(losses[0], rel=0.05)
 
 
+@pytest.mark.parametrize("name", ["resnext29_1x2d", "resnext50_1x2d"])
+def test_the_depths_of_the_write_up_are_one_command_each(run, name):
+    done = run("--epochs", "1", "--checkpoint", "--model", name)
+    assert done.code == 0
+    layers = [key for key, value in weights(done.folder).items() if value.ndim == 4 and "shortcut" not in key]
+    assert len(layers) + 1 == int(name[7:9])  # and the classifier
+    assert len(rows(done.folder)) == 1
+
+
 def test_a_smoke_run_is_the_same_command_and_two_epochs(run):
     assert len(rows(run("--quick").folder)) == train.QUICK_EPOCHS
 

@@ -82,7 +82,7 @@ def test_other_settings_do_not_go_on_from_a_checkpoint(run, monkeypatch):
     for words, why in ((["--lr", "0.1"], "lr 0.01, not 0.1"), (["--checkpoint"], "checkpoint False, not True")):
         done = run("--epochs", "2", "--precision", "bf16", *words)
         assert (done.code, why in done.err) == (2, True)
-    monkeypatch.setattr(train, "autocast_dtype", lambda device, precision: torch.float16)
+    monkeypatch.setattr("labs.shared.training.autocast_dtype", lambda device, precision: torch.float16)
     done = run("--epochs", "2", "--precision", "auto")  # which is another on another GPU
     assert "precision bf16, not fp16" in done.err
 

@@ -59,7 +59,8 @@ def test_it_writes_weights_a_table_and_scalars(run):
 
 
 def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monkeypatch):
-    whole = run("--epochs", "3", logdir=tmp_path / "whole")
+    words = ("--epochs", "3", "--workers", "1")
+    whole = run(*words, logdir=tmp_path / "whole")
     real = Training.done
 
     def killed_in_the_second(self, **values):
@@ -69,9 +70,9 @@ def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(Training, "done", killed_in_the_second)
-        assert run("--epochs", "3").code == 130
+        assert run(*words).code == 130
     assert len(rows(tmp_path / "train")) == 1
-    done = run("--epochs", "3")
+    done = run(*words)
     assert "goes on after epoch 1" in done.out
     assert same(weights(done.folder), weights(whole.folder))
     assert [row["loss"] for row in rows(done.folder)] == [row["loss"] for row in rows(whole.folder)]

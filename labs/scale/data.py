@@ -1,5 +1,7 @@
 """The data: a folder of JPEG files, train/CLASS/*.jpg and val/CLASS/*.jpg, as ImageNet's is; or one that is drawn.
 
+Also one of Parquet files, as the Hugging Face hub stores ImageNet, of which `preprocess` makes images of one size.
+
     python labs/scale/data.py --out DIR [--images 2000] [--classes 10]     # draws one of a chosen size
 
 The one place where JPEGs are decoded, cropped and resized on the CPU, so that all pipelines agree.
@@ -173,7 +175,7 @@ def _cropped(path: str, size: int) -> torch.Tensor:
     return image.flip(2) if torch.rand(()) < 0.5 else image
 
 
-def small_jpeg(file: str | Path, size: int) -> bytes:
+def small_jpeg(file: str | Path | io.BytesIO, size: int) -> bytes:
     """A JPEG file of another's middle square, size x size px. Raises one of `UNREADABLE`.
 
     Colours are kept at full resolution (4:4:4): of 64 px, a half would be few.
@@ -216,11 +218,25 @@ def random_crops(images: torch.Tensor, size: int) -> torch.Tensor:
 # A folder that is drawn
 
 
-def image_folder(data: Path) -> Path:
-    """The folder of JPEGs that --data means: it, where it holds train/; drawn at the first time where it is the
-    default. Raises InputError for another folder without train/.
+def parquet_files(data: Path) -> dict[str, list[Path]]:
+    """{"train", "val": train-*.parquet, validation-*.parquet} of a folder, or of data/ in it; {} where it has none.
+
+    Raises InputError where it has one part only.
     """
-    if (data / "train").is_dir() and not (data / DRAWN).exists():
+    names = {"train": "train-*.parquet", "val": "validation-*.parquet"}
+    files = {part: sorted([*data.glob(name), *data.glob(f"data/{name}")]) for part, name in names.items()}
+    if not files["train"]:
+        return {}
+    if not files["val"]:
+        raise InputError(f"{data} has {names['train']} and no {names['val']}")
+    return files
+
+
+def image_folder(data: Path) -> Path:
+    """The folder of JPEGs or Parquet files that --data means: it, where it holds them; drawn at the first time where it
+    is the default. Raises InputError for another folder without them.
+    """
+    if ((data / "train").is_dir() or parquet_files(data)) and not (data / DRAWN).exists():
         return data
     if (data / DRAWN).exists():
         return drawn_folder(data, **result.read_json(data / DRAWN))

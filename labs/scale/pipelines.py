@@ -16,7 +16,16 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from labs.scale.data import Cached, Jpegs, as_random_crop, as_uint8, image_folder, normalised, random_crops
+from labs.scale.data import (
+    Cached,
+    Jpegs,
+    as_random_crop,
+    as_uint8,
+    image_folder,
+    normalised,
+    parquet_files,
+    random_crops,
+)
 from labs.scale.gpu_decode import DaliDecoder, NvjpegDecoder, as_bytes, encoded_batch, needs_cuda
 from labs.scale.preprocess import kind_and_size, prepared
 from labs.scale.shards import ShardSet
@@ -35,8 +44,8 @@ Batch = tuple[torch.Tensor, torch.Tensor]  # images float32 [N, 3, size, size], 
 
 
 def pipeline_of(data: Path, name: str | None) -> str:
-    """The pipeline that is asked for; without a name that of the folder's images, "jpeg" for JPEGs."""
-    return name or kind_and_size(data)[0] or PIPELINES[0]
+    """The pipeline that is asked for; without a name that of the folder's images: "shards" for Parquet files."""
+    return name or kind_and_size(data)[0] or ("shards" if parquet_files(data) else "jpeg")
 
 
 class Pipeline:

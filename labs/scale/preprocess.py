@@ -8,9 +8,13 @@ that is mapped into memory. `train.py --data DIR/shards-64px` reads it, and so d
 Spark works on all cores of this machine, or on a cluster whose machines see the folders under the same paths; the other
 engine, processes of this machine, makes the same files. What is there is not made again: after a cut the same command
 goes on. JPEGs that cannot be decoded are named, counted and left out.
+
+DIR may also hold train-*.parquet and validation-*.parquet, with columns image {bytes, path} and label, as the Hugging
+Face hub stores ImageNet. They need pyarrow, and are resized first: shards of them are compressed a second time.
 """
 
 import fcntl
+import io
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,11 +30,14 @@ from labs.scale.data import (
     class_names,
     image_folder,
     on_all_cores,
+    parquet_files,
     small_jpeg,
+    source_of,
     write_beside,
 )
 from labs.scale.shards import dealt, write_shard
 from labs.scale.spark import spark_engine
+from labs.shared.extras import imported
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, OneLineParser, folder, printable, whole_number
@@ -41,7 +48,7 @@ KINDS = ("resized", "cached", "shards")
 PARTS = ("train", "val")
 NAMED = 10  # corrupt files, at most; the index has all of them
 CORRUPT_FILES, CORRUPT_SHARE = 10, 0.01  # left out at most: so many, or that share of the files, whichever is more
-FILES = 64  # JPEGs that are resized in one job
+FILES = 64  # JPEGs that are resized in one job, and rows of a Parquet file that are in memory
 
 Engine = Callable[[Callable[[Any], Any], Sequence[Any], int], list[Any]]  # as `on_all_cores`
 
@@ -57,25 +64,26 @@ def prepared(
 ) -> Path:  # fmt: skip
     """The folder of prepared images that --data means, made at the first time; both parts.
 
-    data: a folder of JPEGs, or one that is prepared, in which images may have another size. kind: one of `KINDS`. out:
-    DIR/shards-64px if None. engine: what does the work. classes: the first so many alone, where there are more; then
-    out is DIR/shards-64px-100-classes. Several processes may call this: one works, the others wait. Raises InputError
-    for a folder that cannot be read or written, and where too many JPEGs are corrupt.
+    data: a folder of JPEGs or Parquet files, or one that is prepared, in which images may have another size. kind: one
+    of `KINDS`. out: DIR/shards-64px if None. engine: what does the work. classes: the first so many alone, where there
+    are more; then out is DIR/shards-64px-100-classes. Several processes may call this: one works, the others wait.
+    Raises InputError for a folder that cannot be read or written, and where too many JPEGs are corrupt.
     """
     there, _ = kind_and_size(data)
     if there not in (None, kind):
         raise InputError(f"{data} holds {there} images, not {kind}: name the folder of JPEGs with --data")
     if there:
         return data
-    if classes and classes >= len(class_names(data)):
+    files = parquet_files(data)
+    if classes and not files and classes >= len(class_names(data)):
         classes = None
     out = out or data / (f"{kind}-{size}px" + (f"-{classes}-classes" if classes else ""))
     if out.resolve() == data.resolve():
         raise InputError(f"{out} holds the JPEGs themselves: name another folder with --out")
     with _locked(out):
         if not (out / INDEX).exists():
-            source, own = data, out / ".resized"  # cached images are made of a folder of small ones, theirs or its own
-            if kind == "cached":
+            source, own = data, out / ".resized"
+            if kind == "cached" or (files and kind == "shards"):  # of a folder of small JPEGs, theirs or its own
                 source = data / f"resized-{size}px"
                 if not (source / INDEX).exists():
                     source = prepared(data, "resized", size, engine, own, classes)
@@ -100,13 +108,58 @@ def _locked(out: Path) -> Iterator[None]:
 
 
 def _made(data: Path, kind: str, out: Path, size: int, engine: Engine, classes: int | None) -> None:
-    sets = {part: Jpegs(data, part, as_uint8(), classes) for part in PARTS}
-    make = {"resized": partial(_resized, engine=engine), "cached": _cached, "shards": partial(_shards, engine=engine)}
-    parts = {part: make[kind](images, out / part, size) for part, images in sets.items()}
-    for part, images in sets.items():
-        _tell(out / part, parts[part]["corrupt"], len(images))
-    head = {"kind": kind, "size": size, "source": sets["train"].source, "classes": sets["train"].classes}
-    result.write_json(out / INDEX, {**head, "parts": parts})
+    if files := parquet_files(data):
+        parts = {part: _rows_resized(files[part], out / part, size, engine, classes) for part in PARTS}
+        source, names = source_of(data), class_names(out)
+    else:
+        sets = {part: Jpegs(data, part, as_uint8(), classes) for part in PARTS}
+        make = {
+            "resized": partial(_resized, engine=engine), "cached": _cached, "shards": partial(_shards, engine=engine)
+        }  # fmt: skip
+        parts = {part: make[kind](images, out / part, size) for part, images in sets.items()}
+        source, names = sets["train"].source, sets["train"].classes
+    for part, of in parts.items():
+        _tell(out / part, of["corrupt"], of["images"] + len(of["corrupt"]))
+    result.write_json(out / INDEX, {"kind": kind, "size": size, "source": source, "classes": names, "parts": parts})
+
+
+def _rows_resized(files: Sequence[Path], out: Path, size: int, engine: Engine, classes: int | None) -> dict[str, Any]:
+    """A folder of small JPEGs of the rows of Parquet files; its classes are labels, such as 0007."""
+    out.mkdir(exist_ok=True)
+    answers = engine(_resize_rows, [(str(file), str(out), size, classes) for file in files], 1)
+    corrupt = {row: why for _, those in answers for row, why in those.items()}
+    return {"images": sum(count for count, _ in answers) - len(corrupt), "corrupt": corrupt}
+
+
+def _resize_rows(job: tuple[str, str, int, int | None]) -> tuple[int, dict[str, str]]:
+    """(How many rows of a file are of these classes, those that cannot be decoded, and why)."""
+    name, out, size, classes = job
+    count, corrupt = 0, {}
+    for number, (image, label) in enumerate(_rows(name)):
+        if classes and label >= classes:
+            continue
+        count += 1
+        target = Path(out) / f"{label:04d}" / f"{Path(name).stem}-{number:06d}.jpg"
+        if not target.exists():
+            target.parent.mkdir(exist_ok=True)
+            try:
+                write_beside(target, small_jpeg(io.BytesIO(image), size))
+            except UNREADABLE as error:
+                corrupt[f"{name}, row {number}"] = printable(error, 120)
+    return count, corrupt
+
+
+def _rows(name: str) -> Iterator[tuple[bytes, int]]:
+    """(Image file, label) of each row. Raises InputError for a file that is none of that format."""
+    parquet = imported("pyarrow.parquet", "scale", "reading Parquet files")
+    try:
+        for batch in parquet.ParquetFile(name).iter_batches(FILES, columns=["image", "label"]):
+            for row in batch.to_pylist():
+                yield row["image"]["bytes"], row["label"]
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{name} is no Parquet file with the columns image (bytes, path) and label: {printable(error, 80)}"
+        ) from error
 
 
 def _resized(images: Jpegs, out: Path, size: int, engine: Engine) -> dict[str, Any]:
@@ -180,7 +233,7 @@ def bytes_on_disk(path: Path, pattern: str) -> int:
 def main() -> None:
     parser = OneLineParser(description=__doc__)
     add = parser.add_argument
-    data = "folder of train/CLASS/*.jpg and val/CLASS/*.jpg (without one: pictures that are drawn)"
+    data = "folder of train/CLASS/*.jpg and val/CLASS/*.jpg, or of Parquet files (without one: pictures that are drawn)"
     add("--data", type=folder, default=ROOT / "data", metavar="DIR", help=data)
     add("--to", choices=KINDS, default="shards", help="default: %(default)s")
     add("--out", type=folder, metavar="DIR", help="folder that is made (default: DIR/shards-64px)")

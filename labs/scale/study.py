@@ -246,18 +246,20 @@ def consumed(rounds: ByRound) -> dict[int, list[float]]:
 
 def pipeline_rows(rounds: ByRound) -> list[Row]:
     """What each pipeline delivers, next to what the model consumes. rounds: of one size."""
-    speeds = {name: speed for name in (*PROGRAMS, *GPU_PROGRAMS) if (speed := of_rounds(rounds, name))}
+    speeds = {name: of_rounds(rounds, name) for name in (*PROGRAMS, *GPU_PROGRAMS)}
     rows = []
     for row in ladder_rows(speeds, "images/s"):
         name = row["program"]
         per_core = [value for of in of_rounds(rounds, name, "per_cpu_second").values() for value in of]
-        before = BEFORE.get(name)
+        before = row["times the one before"]
+        if name in BEFORE:
+            before = ratio(speeds[name], speeds[BEFORE[name]]) if speeds[BEFORE[name]] else None
         rows.append(
             {
                 "pipeline": name,
                 "images/s": row["images/s"],
                 "times decoding each": row["times the baseline"],
-                "times the one before": ratio(speeds[name], speeds[before]) if before else row["times the one before"],
+                "times the one before": before,
                 "images/s of one core": statistics.median(per_core) if per_core else None,
                 "MB on disk": of_rounds(rounds, name, "bytes").popitem()[1][0] / 1e6,
                 "times what the model consumes": ratio(speeds[name], consumed(rounds)),

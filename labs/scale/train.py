@@ -231,8 +231,8 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
         batch_size=None,
         without=("--download", "--stacks"),
         texts={
-            "--data": "folder of train/CLASS/*.jpg and val/CLASS/*.jpg, or what preprocess.py made of it, such as "
-            "DIR/shards-64px (without one: pictures that are drawn)",
+            "--data": "folder of train/CLASS/*.jpg and val/CLASS/*.jpg, or of the Hugging Face hub's Parquet files, or "
+            "what preprocess.py made of it, such as DIR/shards-64px (without one: pictures that are drawn)",
             "--logdir": f"folder of this training (default: {DEFAULTS.logdir / 'train'})",
             "--batch-size": "images of one optimizer step, over all processes (default: 96 on a GPU, 64 on a CPU)",
             "--workers": "loader processes of each process (default: its share of the cores)",

@@ -90,19 +90,20 @@ def as_stored(tables: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
 def ladder_rows(programs: Mapping[str, Rounds], unit: str = "samples/s") -> list[Row]:
     """A row for each program, in their order: its median speed, its `Ratio` to the first, and to the one before.
 
-    programs: {name: {round: its windows in `unit`}}; ratios are of the rounds that both have.
+    programs: {name: {round: its windows in `unit`}}; ratios are of the rounds that both have. A program without rounds,
+    which could not be measured, has no row, and nothing is compared with it.
     """
-    names, rows = list(programs), []
-    for before, (name, rounds) in zip(["", *names], programs.items(), strict=False):
-        first = programs[names[0]]
-        rows.append(
-            {
-                "program": name,
-                unit: statistics.median(statistics.median(windows) for windows in rounds.values()),
-                "times the baseline": ratio(rounds, first) if before else None,
-                "times the one before": ratio(rounds, programs[before]) if before else None,
-            }
-        )
+    first, rows = next(iter(programs.values()), {}), []
+    for before, (name, rounds) in zip([{}, *programs.values()], programs.items(), strict=False):
+        if rounds:
+            rows.append(
+                {
+                    "program": name,
+                    unit: statistics.median(statistics.median(windows) for windows in rounds.values()),
+                    "times the baseline": ratio(rounds, first) if first and rounds is not first else None,
+                    "times the one before": ratio(rounds, before) if before else None,
+                }
+            )
     return rows
 
 

@@ -218,10 +218,10 @@ def paired_rows(runs: Sequence[Run], over: str) -> list[Row]:
 
 def program_rows(rounds: Mapping[str, Mapping[int, Run]]) -> list[Row]:
     """The numbered programs: speed by all rounds, over the baseline and over the program before, and memory."""
-    rows = shared.ladder_rows(
-        {name: {at: run["windows"] for at, run in of.items()} for name, of in rounds.items()}, "documents/s"
-    )
-    for row, of in zip(rows, rounds.values(), strict=True):
+    windows = {name: {at: run["windows"] for at, run in rounds.get(name, {}).items()} for name in PROGRAMS}
+    rows = shared.ladder_rows(windows, "documents/s")
+    for row in rows:
+        of = rounds[row["program"]]
         row["peak MB"] = median(run["bytes"] for run in of.values()) / 1e6
         row["precision"] = next(iter(of.values()))["precision"]
     return rows

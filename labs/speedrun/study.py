@@ -252,12 +252,11 @@ def outcome(rows: Sequence[Row], name: str) -> Row:
 
 def ladder_rows(rows: Sequence[Row]) -> list[Row]:
     """Every program of the ladder, next to the one before it and to the naive one."""
-    ladder, before = list[Row](), ""
+    ladder, before = list[Row](), {FASTER_RATE: NAIVE, **dict(zip(PROGRAMS[1:], PROGRAMS, strict=False))}
     for name in dict.fromkeys(row["program"] for row in rows):
-        one_before = {"times as soon as the one before": sooner(rows, before, name) if before else None}
-        naive = {"as the naive one": sooner(rows, NAIVE, name) if before else None}
+        one_before = {"times as soon as the one before": sooner(rows, before.get(name, ""), name)}
+        naive = {"as the naive one": sooner(rows, NAIVE, name) if name != NAIVE else None}
         ladder.append({"program": name} | outcome(rows, name) | one_before | naive)
-        before = name if name in PROGRAMS else before
     return ladder
 
 

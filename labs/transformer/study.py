@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 from common.device import autocast_notes, empty_cache
@@ -201,15 +201,15 @@ def program_rows(
         name: {number: run[name] for number, run in rounds.items() if isinstance(run.get(name), list)}
         for name in PROGRAMS
     }
-    rows, before = ladder_rows({name: runs for name, runs in windows.items() if runs}, "tokens/s"), None
+    memory = {name: None if isinstance(peak := peaks.get(name), Mapping) else peak for name in PROGRAMS}
+    one_before, rows = dict(pairwise(reversed(PROGRAMS))), ladder_rows(windows, "tokens/s")
     for row in rows:
-        load, peak = loaded.get(row["program"], {}), peaks.get(row["program"])
-        peak = None if isinstance(peak, Mapping) else peak
+        load, peak = loaded.get(row["program"], {}), memory[row["program"]]
+        before = memory.get(one_before.get(row["program"], ""))
         row["padding %"] = None if "padding" not in load else 100 * load["padding"]
         row["peak MB here"] = None if "peak_bytes" not in load else load["peak_bytes"] / 1e6
         row["peak GB predicted for a T4"] = peak and peak / 1e9
         row["memory, times the one before"] = peak / before if peak and before else None
-        before = peak or before
     return rows
 
 

@@ -258,6 +258,15 @@ def test_a_study_is_its_own_measurements_and_writes_its_claims_anew(options, tmp
     assert interval(read(path).tables["speed"][0]["speed"]) == Ratio(1.5, 1.2, 1.8, 3)
 
 
+def test_a_program_that_was_not_measured_is_not_replaced_by_an_earlier_one():
+    rows = ladder_rows({"a": {1: [10.0]}, "b": {}, "c": {1: [20.0]}, "d": {1: [30.0]}})
+    assert [row["program"] for row in rows] == ["a", "c", "d"]
+    assert rows[1]["times the baseline"].ratio == pytest.approx(2)
+    assert (rows[1]["times the one before"], rows[2]["times the one before"].ratio) == (None, pytest.approx(1.5))
+    without_first = ladder_rows({"a": {}, "c": {1: [20.0]}, "d": {1: [30.0]}})
+    assert [row["times the baseline"] for row in without_first] == [None, None]
+
+
 def test_a_ladders_rows_compare_with_the_first_and_with_the_one_before():
     rows = ladder_rows({"a": {1: [10.0, 30.0, 20.0], 2: [20.0]}, "b": {1: [40.0], 2: [40.0]}, "c": {2: [10.0]}})
     assert [row["samples/s"] for row in rows] == [20.0, 40.0, 10.0]

@@ -9,6 +9,7 @@ import signal
 import sys
 import tarfile
 import traceback
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -236,6 +237,53 @@ def test_a_folder_of_another_kind_or_size_or_the_jpegs_is_not_taken_for_what_is_
             prepared(data, kind, size, out=out)
     with pytest.raises(InputError, match="the JPEGs themselves"):
         prepared(data, "resized", 32, out=data)
+
+
+@pytest.fixture
+def hub(drawn, tmp_path, monkeypatch):
+    """`drawn` as the Hugging Face hub stores ImageNet: data/train-00000-of-00002.parquet …"""
+    monkeypatch.setattr(jpegs, "usable_cores", lambda: 1)
+    arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
+    parquet = importlib.import_module("pyarrow.parquet")
+    image = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
+    (tmp_path / "hub" / "data").mkdir(parents=True)
+    for part, name in (("train", "train"), ("val", "validation")):
+        samples = Jpegs(drawn, part, str).samples
+        for number, own in enumerate((samples[::2], samples[1::2])):
+            rows = {
+                "image": arrow.array([{"bytes": Path(path).read_bytes(), "path": None} for path, _ in own], image),
+                "label": arrow.array([label for _, label in own], arrow.int64()),
+            }
+            file = tmp_path / "hub" / "data" / f"{name}-{number:05d}-of-00002.parquet"
+            parquet.write_table(arrow.table(rows), file, row_group_size=10)
+    return tmp_path / "hub"
+
+
+def test_parquet_files_of_the_hub_are_prepared_and_trained_on(hub, drawn):
+    assert pipelines.pipeline_of(hub, None) == "shards"
+    pipeline = Pipeline(hub, "shards", 32, 8, CPU)
+    assert (pipeline.images, pipeline.classes) == (96, ["0000", "0001", "0002", "0003"])
+    assert sorted(label for _, label in pipeline.validation_set) == sorted(Jpegs(drawn, "val", str).targets)
+    resized = Jpegs(prepared(hub, "resized", 32), "train", as_uint8())
+    own = Jpegs(drawn, "train", as_uint8(32))
+    means = [
+        sorted((label, image.float().mean().item()) for image, label in map(of.__getitem__, range(96)))
+        for of in (resized, own)
+    ]
+    assert torch.allclose(*map(torch.tensor, means), atol=1)
+    few = Cached(prepared(hub, "cached", 32, classes=3), "train")
+    assert (len(few), few.images.shape[0], set(few.labels)) == (72, 72, {0, 1, 2})
+    assert sorted(path.name for path in hub.iterdir()) == [
+        "cached-32px-3-classes", "data", "resized-32px", "shards-32px",
+    ]  # fmt: skip
+
+
+def test_a_parquet_file_that_is_none_or_a_part_that_is_missing_is_one_line(hub, run_here):
+    (hub / "data" / "train-00001-of-00002.parquet").write_bytes(b"no table")
+    assert_refused(run_here(PREPROCESS, "--data", hub), "train-00001-of-00002.parquet is no Parquet file")
+    for path in hub.glob("data/validation*"):
+        path.unlink()
+    assert_refused(run_here(PREPROCESS, "--data", hub), "has train-*.parquet and no validation-*.parquet")
 
 
 def test_a_shard_that_cannot_be_written_leaves_nothing_under_its_name(data, tmp_path, monkeypatch):

@@ -73,6 +73,14 @@ def test_a_pipeline_is_compared_in_pairs_with_decoding_each_and_with_the_one_bef
     assert last["images/s of one core"] is None
 
 
+def test_a_pipeline_whose_one_before_failed_is_not_compared_with_an_earlier_one():
+    rounds = piped(100.0, 50.0)
+    for answer in rounds.values():
+        answer["pipelines"]["01_workers"] = answer["pipelines"]["03_resized_once"] = {"error": "no space"}
+    rows = {row["pipeline"]: row for row in study.pipeline_rows(rounds)}
+    assert [rows[name]["times the one before"] for name in ("02_batched", "04_cached", "05_shards")] == [None] * 3
+
+
 def epochs_of(seconds, *top1):
     """The epochs of a training, of which the first is slower."""
     return [

@@ -122,6 +122,7 @@ def test_the_ladder_counts_failures_and_compares_pairs_that_both_reached():
     assert cycle["as the naive one"].ratio == pytest.approx((10 * 20) ** 0.5)
     assert cycle["as the naive one"].rounds == 2
     assert momentum["times as soon as the one before"] == 2.0  # one pair: no interval
+    assert cycle["times as soon as the one before"] is None  # 03 did not race
     assert momentum["s to target"] is None
     assert naive["accuracy at the end %"].mean == pytest.approx(96)
 

@@ -149,6 +149,7 @@ WRONG = [
     (["--batch-size", "64"], r"--batch-size 64 is larger than the data \(40 images\)"),
     (["--target", "94"], "argument --target: '94' is not a number above 0, at most 1"),
     (["--lr", "nan"], "'nan' is not a number above 0"),
+    (["--lr", "inf"], "'inf' is not a number above 0"),
     (["--momentum", "-0.1"], "'-0.1' is not a number from 0, at most 1"),
     (["--dataset", "mnist"], "invalid choice: 'mnist'"),
     (["--add", "muon"], "unrecognized arguments: --add muon"),

@@ -2,10 +2,12 @@
 
 "Aggregated Residual Transformations for Deep Neural Networks", Xie et al. 2017, section 5.3: three stages of bottleneck
 blocks, whose 3x3 convolutions are in groups, and shortcuts. The first convolution is 1x1, as in the widely copied
-`pytorch-cifar`; with it the memory that is predicted as reserved is the published one, within a few percent.
+`pytorch-cifar`; with it the memory that is predicted as reserved is the published one, within a few percent. With 50
+layers it has the four stages of table 1, but for ImageNet's first convolution and pooling, which leave 8 px of 32.
 """
 
 import re
+from collections.abc import Sequence
 
 from common.options import Defaults, Workload
 from walkthrough.results.environment import ROOT
@@ -15,11 +17,12 @@ import torch
 from torch import nn
 
 PUBLISHED = "resnext29_4x64d"  # the variant whose predicted memory, with checkpointing and without, is the published
+FOUR_STAGES = {50: (3, 4, 6, 3)}  # {layers: blocks of each stage}
 DEFAULTS = Defaults(
     cuda=Workload(PUBLISHED, batch_size=128, image_size=32),
     cpu=Workload("resnext11_2x8d", batch_size=32, image_size=32, quick_image_size=16),
     logdir=ROOT / "logs" / "labs" / "memory",
-    models="resnextD_CxWd: depth D, a multiple of 9 plus 2, or 11 or 20; C groups of W channels",
+    models="resnextD_CxWd: depth D, a multiple of 9 plus 2, such as 11, 20 or 29, or 50; C groups of W channels",
     texts={"--image-size": "images are resized to PX x PX (default: 32; on a CPU 16 with --quick)"},
 )
 
@@ -53,20 +56,20 @@ class Block(nn.Module):
 
 
 class ResNeXt(nn.Module):
-    """A classifier of float images [N, 3, H, W], H and W at least 4; [N, classes] out.
+    """A classifier of float images [N, 3, H, W], H and W at least 8; [N, classes] out.
 
-    stem, stages (three) and head, one after the other, are the model. blocks: of each stage. groups, width: of the
+    stem, stages and head, one after the other, are the model. blocks: how many, for each stage. groups, width: of the
     first stage's 3x3 convolutions; the width doubles with every stage.
     """
 
-    def __init__(self, blocks: int, groups: int, width: int, classes: int = 10) -> None:
+    def __init__(self, blocks: Sequence[int], groups: int, width: int, classes: int = 10) -> None:
         super().__init__()
         channels = min(64, 2 * groups * width)
         self.stem = nn.Sequential(nn.Conv2d(3, channels, 1, bias=False), nn.BatchNorm2d(channels), nn.ReLU())
         self.stages = nn.ModuleList()
-        for number in range(3):
+        for number, count in enumerate(blocks):
             stage = []
-            for block in range(blocks):
+            for block in range(count):
                 stage.append(Block(channels, groups, width << number, stride=2 if number and not block else 1))
                 channels = 2 * groups * (width << number)
             self.stages.append(nn.Sequential(*stage))
@@ -83,9 +86,10 @@ def resnext(name: str, classes: int = 10) -> ResNeXt:
     """The `ResNeXt` of a name such as "resnext29_4x64d": 29 layers, 4 groups of 64 channels. Raises InputError."""
     parts = re.fullmatch(r"resnext(\d+)_(\d+)x(\d+)d", name)
     depth, groups, width = map(int, parts.groups()) if parts else (0, 0, 0)
-    if depth < 11 or (depth - 2) % 9 or not 1 <= groups <= 64 or not 1 <= width <= 256:
+    blocks = FOUR_STAGES.get(depth, (depth // 9,) * 3)
+    if depth < 11 or 2 + 3 * sum(blocks) != depth or not 1 <= groups <= 64 or not 1 <= width <= 256:
         raise InputError(
-            f"unknown model {name!r}: this lab trains resnextD_CxWd, such as {PUBLISHED} (D = 11, 20, 29 …, "
+            f"unknown model {name!r}: this lab trains resnextD_CxWd, such as {PUBLISHED} (D = 11, 20, 29 … or 50, "
             "C up to 64, W up to 256)"
         )
-    return ResNeXt((depth - 2) // 9, groups, width, classes)
+    return ResNeXt(blocks, groups, width, classes)

@@ -21,8 +21,9 @@ from common.options import StepOptions
 from common.program import captured, float_batch, peak_bytes, timed, words_of
 from labs.memory.data import real_data
 from labs.memory.model import DEFAULTS, PUBLISHED, resnext
-from labs.memory.train import Settings, batches, precision_of, train
+from labs.memory.train import Settings, batches, train
 from labs.shared.study import Measured, as_stored, lab_options, measurement, measurements, on_gpu, program, report
+from labs.shared.training import precision_of
 from walkthrough.compare.statistics import mean, of_pairs, ratio
 from walkthrough.compare.study import Claim, Row, claim, interval, percent
 from walkthrough.memory.allocator import reserved_bytes

@@ -15,13 +15,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from common.device import autocast_dtype, disable_tf32
+from common.device import disable_tf32
 from common.failures import as_input_error
 from common.options import StepOptions, add_step_options, resolved
 from labs.memory.data import real_data
 from labs.memory.model import DEFAULTS, ResNeXt, resnext
 from labs.memory.recompute import statistics_once
-from labs.shared.training import DTYPES, Row, Training, folder_of, logdir_text
+from labs.shared.training import DTYPES, Row, Training, folder_of, logdir_text, precision_of
 from walkthrough.results.errors import InputError, OneLineParser, whole_number
 
 import torch
@@ -120,12 +120,6 @@ def accuracy(model: ResNeXt, loader: DataLoader, device: torch.device) -> float:
     right = [model(images.to(device)).argmax(1) == labels.to(device) for images, labels in loader]
     model.train()
     return torch.cat(right).float().mean().item()
-
-
-def precision_of(device: torch.device | str, asked: str) -> str:
-    """What a --precision is on a device: "fp32", "bf16" or "fp16"."""
-    dtype = torch.float32 if asked == "fp32" else autocast_dtype(device, asked)
-    return next(name for name, known in DTYPES.items() if known == dtype)
 
 
 def parsed(words: Sequence[str]) -> tuple[StepOptions, int, float, bool]:

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from common.device import synchronize
+from common.device import autocast_dtype, synchronize
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import check_writable, write_whole, writing
 
@@ -238,6 +238,12 @@ class Training:
 
         with writing(self.folder):
             return SummaryWriter(str(self.folder), purge_step=self.number + 1)
+
+
+def precision_of(device: torch.device | str, asked: str) -> str:
+    """What a --precision is on a device, one of `DTYPES`: "auto" differs from machine to machine."""
+    dtype = autocast_dtype(device, asked)
+    return next(name for name, known in DTYPES.items() if known == dtype)
 
 
 def logdir_text(default: Path) -> str:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from common.device import autocast_dtype, device_name, disable_tf32
+from common.device import device_name, disable_tf32
 from common.options import StepOptions, Workload, add_step_options, resolved
 from labs.shared.text import word_vectors
-from labs.shared.training import DTYPES, Training, folder_of, logdir_text, rising_then_falling
+from labs.shared.training import DTYPES, Training, folder_of, logdir_text, precision_of, rising_then_falling
 from labs.simcls.data import Candidates, Collate, PlacedTokens, check_extras, tokens_for
 from labs.simcls.documents import Corpus, Document, Scores, corpus, kept_rouge, split
 from labs.simcls.model import DEFAULTS, SIZES, Encoder, HubEncoder, ReRanker, ranking_loss, re_ranker, size_of
@@ -36,7 +36,6 @@ MOST_TOKENS = 500  # of a document, that word vectors are made from
 QUICK = 500  # documents, with --quick; a small encoder takes four times as many
 TOLD = 50  # batches, after which the time of an epoch is said
 WARMUP = 0.1  # of all steps: the learning rate rises, then falls to 0
-PRECISION = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ def settings_for(options: StepOptions, texts: Corpus, fold: int = 0) -> Settings
         epochs=(4 if small else 2) if options.quick else 8 if small else 5,
         batch_size=options.batch_size, accumulate=max(1, STEP_DOCUMENTS // options.batch_size),
         lr=1e-3 if small else 1e-4 if own else 2e-5, checkpointed=False,
-        precision=PRECISION[autocast_dtype(torch.device(options.device), options.precision)], seed=options.seed,
+        precision=precision_of(options.device, options.precision), seed=options.seed,
     )  # fmt: skip
 
 

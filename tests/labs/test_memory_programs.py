@@ -14,6 +14,7 @@ from support import ROOT
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
+from torchvision import models
 
 from common import program as programs
 from common.device import without_gpu
@@ -260,7 +261,19 @@ def test_the_published_model_has_the_parameters_of_resnext29_4x64d():
         assert model(torch.empty(2, 3, 32, 32)).shape == (2, 10)
 
 
-@pytest.mark.parametrize("name", ["resnet18", "resnext30_4x64d", "resnext2_4x64d", "resnext29_0x64d", "resnext29_4x64"])
+def test_resnext50_has_the_parameters_of_torchvisions_but_for_the_first_layer_and_the_classes():
+    with torch.device("meta"):
+        own, theirs = resnext("resnext50_32x4d"), models.resnext50_32x4d(num_classes=10)
+    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in (own, theirs)]
+    assert counts[1] - counts[0] == (7 * 7 - 1) * 3 * 64
+    with torch.device("meta"):
+        assert own(torch.empty(2, 3, 32, 32)).shape == (2, 10)
+
+
+BAD = "resnet18 resnext30_4x64d resnext51_4x64d resnext2_4x64d resnext29_0x64d resnext29_4x64".split()
+
+
+@pytest.mark.parametrize("name", BAD)
 def test_a_model_that_there_is_not_is_refused(name):
     with pytest.raises(InputError, match="resnextD_CxWd"):
         resnext(name)

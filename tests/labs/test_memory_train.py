@@ -59,7 +59,8 @@ def test_it_writes_weights_a_table_and_scalars(run):
 
 
 def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monkeypatch):
-    whole = run("--epochs", "3", logdir=tmp_path / "whole")
+    words = ("--epochs", "3", "--workers", "1")
+    whole = run(*words, logdir=tmp_path / "whole")
     real = Training.done
 
     def killed_in_the_second(self, **values):
@@ -69,9 +70,9 @@ def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monk
 
     with monkeypatch.context() as patched:
         patched.setattr(Training, "done", killed_in_the_second)
-        assert run("--epochs", "3").code == 130
+        assert run(*words).code == 130
     assert len(rows(tmp_path / "train")) == 1
-    done = run("--epochs", "3")
+    done = run(*words)
     assert "goes on after epoch 1" in done.out
     assert same(weights(done.folder), weights(whole.folder))
     assert [row["loss"] for row in rows(done.folder)] == [row["loss"] for row in rows(whole.folder)]
@@ -82,7 +83,7 @@ def test_other_settings_do_not_go_on_from_a_checkpoint(run, monkeypatch):
     for words, why in ((["--lr", "0.1"], "lr 0.01, not 0.1"), (["--checkpoint"], "checkpoint False, not True")):
         done = run("--epochs", "2", "--precision", "bf16", *words)
         assert (done.code, why in done.err) == (2, True)
-    monkeypatch.setattr(train, "autocast_dtype", lambda device, precision: torch.float16)
+    monkeypatch.setattr("labs.shared.training.autocast_dtype", lambda device, precision: torch.float16)
     done = run("--epochs", "2", "--precision", "auto")  # which is another on another GPU
     assert "precision bf16, not fp16" in done.err
 
@@ -95,6 +96,15 @@ def test_checkpointing_trains_the_same_and_half_precision_nearly(run, tmp_path):
     assert not same(base, half)
     losses = [float(rows(folder)[0]["loss"]) for folder in folders]
     assert losses[2] == pytest.approx(losses[0], rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["resnext29_1x2d", "resnext50_1x2d"])
+def test_the_depths_of_the_write_up_are_one_command_each(run, name):
+    done = run("--epochs", "1", "--checkpoint", "--model", name)
+    assert done.code == 0
+    layers = [key for key, value in weights(done.folder).items() if value.ndim == 4 and "shortcut" not in key]
+    assert len(layers) + 1 == int(name[7:9])  # and the classifier
+    assert len(rows(done.folder)) == 1
 
 
 def test_a_smoke_run_is_the_same_command_and_two_epochs(run):

@@ -58,11 +58,6 @@ def remove(model: nn.Module) -> None:
             prune.remove(module, "weight")
 
 
-def emptied(masks: Masks) -> int:
-    """How many layers have no weight left: what comes out of them does not depend on what goes in."""
-    return sum(not mask.any() for mask in masks.values())
-
-
 def magnitudes(model: nn.Module, of: str) -> torch.Tensor:
     """The magnitudes of a model's numbers, float32 [N].
 

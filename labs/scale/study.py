@@ -65,7 +65,7 @@ LIMIT_SECONDS = 6 * 3600  # of one measurement: beyond it something hangs
 # By --quick.
 ROUNDS, OTHER_ROUNDS, SCALING_ROUNDS = {True: 2, False: 5}, {True: 1, False: 3}, {True: 1, False: 5}
 SEEDS, EPOCHS, OTHER_EPOCHS = {True: 1, False: 3}, {True: 2, False: 10}, 2
-TRIALS = {True: (4, 1), False: (30, 6)}  # of the sweep, and epochs of each
+TRIALS, MOST_TRIALS = {True: (4, 1), False: (30, 6)}, 8  # of the sweep, and epochs of each; in its table
 LOAD_SECONDS = {True: 1.0, False: 3.0}  # of a loader alone
 # Published, of MobileNetV2 on ImageNet with batch 96, one run each: 20 h an epoch on one CPU, 3.5 h on one K80, 1 h on
 # four of them at 224 px, and 15 minutes at 64 px with images prepared.
@@ -378,7 +378,7 @@ def accumulation_rows(runs: Answers) -> list[Row]:
     ]
 
 
-def sweep_rows(sweep: Mapping[str, Any], most: int = 8) -> list[Row]:
+def sweep_rows(sweep: Mapping[str, Any]) -> list[Row]:
     """The best trials of a sweep that ran to their end."""
     done = [trial for trial in sweep["trials"] if trial["state"] == "complete"]
     return [
@@ -390,7 +390,7 @@ def sweep_rows(sweep: Mapping[str, Any], most: int = 8) -> list[Row]:
             **{name.replace("_", " "): value for name, value in trial["parameters"].items()},
             "s": trial["seconds"],
         }
-        for trial in sorted(done, key=lambda trial: -trial["value"])[:most]
+        for trial in sorted(done, key=lambda trial: -trial["value"])[:MOST_TRIALS]
     ]
 
 

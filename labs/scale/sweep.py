@@ -8,15 +8,14 @@ proposes, a pruner ends trials that are worse than others at the same epoch. All
 journal in --logdir. Settings are compared on a fifth of the training images, which no trial trains on: val/ stays
 unseen until one of them has been chosen. Images of these classes alone lie in one file that all processes map into
 memory (see 04_cached.py).
-Each trial is a TensorBoard run, with its parameters in the HParams tab; --logdir has all of them in sweep.json, and
-loss.png, the loss of each configuration over each parameter.
+Each trial is a TensorBoard run, with its parameters in the HParams tab, which draws its last loss over each of them;
+--logdir has all of them in sweep.json.
 """
 
 import argparse
 import math
 import os
 import time
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -28,7 +27,7 @@ from common.options import StepOptions, add_step_options, resolved
 from labs.scale.data import Cached, image_folder, normalised, random_crops
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.preprocess import prepared
-from labs.scale.train import MOMENTUM, Replica
+from labs.scale.train import Replica
 from labs.shared.extras import imported
 from labs.shared.training import SEEDS, rising_then_falling
 from walkthrough.results.errors import InputError, OneLineParser, add_number, is_out_of_memory, printable
@@ -36,9 +35,8 @@ from walkthrough.results.result import check_writable, read_json, write_json
 
 import numpy as np
 import torch
-from torch import nn
 
-FILE, JOURNAL, NAME, FIGURE = "sweep.json", "journal.log", "sweep", "loss.png"
+FILE, JOURNAL, NAME = "sweep.json", "journal.log", "sweep"
 TRIALS, EPOCHS, CLASSES = 20, 8, 100
 HELD_OUT = 5  # one image in so many
 FEW_CLASSES = 10  # with no more, top-5 accuracy says little
@@ -156,25 +154,24 @@ def trained(options: StepOptions, data: Subset, settings: Settings, parameters: 
     """
     device = torch.device(options.device)
     torch.manual_seed(options.seed)
-    replica = Replica(mobilenet(f"w{parameters['width']}", settings.classes), device, parameters["lr"])
-    replica.optimizer = torch.optim.SGD(
-        replica.module.parameters(), parameters["lr"], MOMENTUM, weight_decay=parameters["weight_decay"], nesterov=True
-    )
-    criterion = nn.CrossEntropyLoss(label_smoothing=parameters["label_smoothing"])
+    replica = Replica(
+        mobilenet(f"w{parameters['width']}", settings.classes), device, parameters["lr"],
+        weight_decay=parameters["weight_decay"], smoothing=parameters["label_smoothing"],
+    )  # fmt: skip
     order, size = np.random.default_rng(options.seed), min(parameters["batch_size"], len(data.train))
     steps = len(data.train) // size
     schedule = rising_then_falling(replica.optimizer, settings.epochs * steps, 0.0, cosine=True)
     for epoch in range(1, settings.epochs + 1):
         replica.module.train()
         losses = torch.zeros((), device=device)
-        for chosen in order.permutation(data.train)[: steps * size].reshape(steps, size):
-            images, labels = data.batch(chosen, device)
-            loss = criterion(replica.module(normalised(random_crops(images, settings.image_size))), labels)
-            replica.optimizer.zero_grad(set_to_none=True)
-            loss.backward()
-            replica.optimizer.step()
+        chosen = order.permutation(data.train)[: steps * size].reshape(steps, size)
+        crops = (
+            (normalised(random_crops(images, settings.image_size)), labels)
+            for images, labels in (data.batch(which, device) for which in chosen)
+        )
+        for _ in range(steps):
+            losses += replica.step(crops)
             schedule.step()
-            losses += loss.detach()
         parts = np.array_split(data.held_out, -(-len(data.held_out) // 256))
         batches = (data.batch(part, device) for part in parts)
         row = {"epoch": epoch, "loss": losses.item() / steps}
@@ -200,24 +197,6 @@ def summary(study: Any, settings: Settings) -> dict[str, Any]:
     best = max(complete, key=lambda trial: trial["value"], default=None)
     counts = dict(Counter(trial["state"] for trial in trials))
     return {"schema": 2, "settings": asdict(settings), "counts": counts, "best": best, "trials": trials}
-
-
-def draw(study: Any, path: Path) -> None:
-    """Optuna's own plot: a dot for each configuration, its held-out loss over each parameter. Needs matplotlib."""
-    states = optuna().trial.TrialState
-    if not study.get_trials(deepcopy=False, states=[states.COMPLETE]):
-        return
-    imported("matplotlib", "scale", f"{FIGURE}").use("Agg")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # its interface to matplotlib is "experimental"
-        axes = optuna().visualization.matplotlib.plot_slice(
-            study,
-            target=lambda trial: trial.user_attrs["epochs"][-1]["validation_loss"],
-            target_name="held-out loss",
-        )
-    for one in np.ravel(axes):
-        one.set_yscale("log")
-    np.ravel(axes)[0].figure.savefig(path, dpi=100, bbox_inches="tight")
 
 
 def show(result: Mapping[str, Any]) -> None:
@@ -281,7 +260,6 @@ def main(words: Sequence[str] | None = None) -> None:
     if len(study.get_trials(deepcopy=False, states=ended)) < args.trials:
         study.optimize(lambda trial: objective(trial, options, data, settings), callbacks=[told, enough])
     write_json(options.logdir / FILE, summary(study, settings))
-    draw(study, options.logdir / FIGURE)
     show(read_json(options.logdir / FILE))
     print(f"written to {options.logdir}; look at it with: tensorboard --logdir {options.logdir / 'trials'}")
 

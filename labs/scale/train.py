@@ -97,19 +97,20 @@ class Replica:
     """The model of one process of a group, which trains on its share of each batch.
 
     module: float [N, …] -> [N, classes], whose weights those of rank 0 replace. passes: in which a process trains on
-    its share; gradients are exchanged in the last.
+    its share; gradients are exchanged in the last. smoothing: of labels, in training.
     """
 
     def __init__(
-        self, module: nn.Module, device: torch.device, lr: float, precision: str = "fp32", passes: int = 1
-    ) -> None:
-        self.module, self.device, self.passes = module.to(device), device, passes
+        self, module: nn.Module, device: torch.device, lr: float, precision: str = "fp32", passes: int = 1,
+        weight_decay: float = WEIGHT_DECAY, smoothing: float = 0.0,
+    ) -> None:  # fmt: skip
+        self.module, self.device, self.passes, self.smoothing = module.to(device), device, passes, smoothing
         self.processes = dist.get_world_size() if dist.is_initialized() else 1
         self.model = self.module
         if self.processes > 1:
             self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True, **SENDS_BUFFERS)
         self.optimizer = torch.optim.SGD(
-            self.module.parameters(), lr, MOMENTUM, weight_decay=WEIGHT_DECAY, nesterov=True
+            self.module.parameters(), lr, MOMENTUM, weight_decay=weight_decay, nesterov=True
         )
         self.dtype = DTYPES[precision]
         self.scaler = torch.amp.GradScaler(device.type, enabled=self.dtype == torch.float16)
@@ -122,7 +123,8 @@ class Replica:
             images, labels = next(batches)
             sends = exchange == "each pass" or (exchange == "last pass" and number == self.passes)
             with nullcontext() if sends else self._no_exchange():
-                loss = F.cross_entropy(self._logits(self.model, images), labels) / self.passes
+                logits = self._logits(self.model, images)
+                loss = F.cross_entropy(logits, labels, label_smoothing=self.smoothing) / self.passes
                 self.scaler.scale(loss).backward()
             loss_of_share += loss.detach()
         self.scaler.step(self.optimizer)

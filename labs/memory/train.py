@@ -22,7 +22,7 @@ from labs.memory.data import real_data
 from labs.memory.model import DEFAULTS, ResNeXt, resnext
 from labs.memory.recompute import statistics_once
 from labs.shared.training import DTYPES, Row, Training, folder_of, logdir_text, precision_of
-from walkthrough.results.errors import InputError, OneLineParser, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, real_number, whole_number
 
 import torch
 from torch import nn
@@ -134,11 +134,9 @@ def parsed(words: Sequence[str]) -> tuple[StepOptions, int, float, bool]:
     add_step_options(parser, FOLDER, None, ("--stacks",), texts, DEFAULTS)
     parser.set_defaults(precision="fp32", workers=2)
     parser.add_argument("--epochs", type=whole_number(1, 10**6), default=200, metavar="N", help="in all (default: 200)")
-    parser.add_argument("--lr", type=float, default=0.01, help="Adam's learning rate (default: 0.01)")
+    parser.add_argument("--lr", type=real_number(0), default=0.01, help="Adam's learning rate (default: 0.01)")
     parser.add_argument("--checkpoint", action="store_true", help="recompute each stage in the backward pass")
     args = parser.parse_args(words)
-    if not args.lr > 0:
-        raise InputError(f"--lr {args.lr} is not a number above 0")
     args.logdir = folder_of(args.logdir, FOLDER, args.quick)
     return resolved(args, defaults=DEFAULTS), args.epochs, args.lr, args.checkpoint
 

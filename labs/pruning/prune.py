@@ -40,7 +40,7 @@ from labs.shared.training import (
     unpacked,
 )
 from walkthrough.compare.table import Table
-from walkthrough.results.errors import InputError, OneLineParser, folder, printable, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, folder, printable, real_number, whole_number
 from walkthrough.results.result import write_whole
 from walkthrough.terminal import console
 
@@ -283,10 +283,10 @@ def parsed(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.Na
     add("--reset", type=epoch, nargs="+", metavar="EPOCH", help="0 … or end (default: 0 2, or all that were kept)")
     add("--how", choices=(*HOW, "channels"), default=HOW[0], help="what goes (default: %(default)s)")
     add("--epochs", type=whole_number(1, 10**6), metavar="N", help="in all (default: as trained, or by data set)")
-    add("--lr", type=float, help="SGD's highest (default: as trained, or by data set)")
+    add("--lr", type=real_number(0), help="SGD's highest (default: as trained, or by data set)")
     args = parser.parse_args(words)
-    if not all(0 < share < 1 for share in args.shares) or not (args.lr is None or 0 < args.lr < float("inf")):
-        raise InputError("--shares are above 0 and below 1, such as 0.9, and --lr is above 0")
+    if not all(0 < share < 1 for share in args.shares):
+        raise InputError("--shares are above 0 and below 1, such as 0.9")
     args.trained = args.trained and (args.trained if str(args.trained) == "torchvision" else folder(str(args.trained)))
     args.logdir = folder_of(args.logdir, FOLDER, args.quick)
     return replace(resolved(args, defaults=DEFAULTS), seed=args.seed or 0), args

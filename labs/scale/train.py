@@ -35,7 +35,14 @@ from labs.scale.preprocess import kind_and_size
 from labs.shared.training import DTYPES, TABLE, Training, rising_then_falling
 from walkthrough.compare.table import Table
 from walkthrough.results.environment import usable_cores
-from walkthrough.results.errors import InputError, OneLineParser, add_number, is_out_of_memory, whole_numbers
+from walkthrough.results.errors import (
+    InputError,
+    OneLineParser,
+    add_number,
+    is_out_of_memory,
+    real_number,
+    whole_numbers,
+)
 from walkthrough.results.result import check_writable, read_json, write_json
 from walkthrough.terminal import console
 
@@ -249,15 +256,13 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
         "--data holds)",
     )  # fmt: skip
     add_number(parser, "--epochs", "in all, as the learning rate ends at 0", 1, 10**6, EPOCHS)
-    parser.add_argument("--lr", type=float, default=LR, help="SGD's highest (default: %(default)s)")
+    parser.add_argument("--lr", type=real_number(0), default=LR, help="SGD's highest (default: %(default)s)")
     add_number(parser, "--accumulate", "passes of each process over its share of a batch", 1, 4096, 1)
     parser.add_argument(
         "--keep", type=whole_numbers(0, 10**6), default=[], metavar="EPOCHS",
         help="keep the checkpoints of these epochs, such as 0,1,2,4: epoch-0.pt … (0: before the first)",
     )  # fmt: skip
     args = parser.parse_args(words)
-    if not 0 < args.lr < float("inf"):
-        raise InputError(f"--lr {args.lr} is not a number above 0")
     return args
 
 

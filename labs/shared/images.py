@@ -1,4 +1,4 @@
-"""Data sets of images, as tensors, whole in memory: scikit-learn's digits, CIFAR-10 and -100, Imagenette by folder.
+"""Data sets of images, as tensors, whole in memory: scikit-learn's digits, CIFAR-10, Imagenette by folder.
 
 Digits are what there is without a network. They are the UCI test set, and it is not known who wrote which, so a part of
 them is held out at random, by class, from one fixed seed: the same images test every program. Writers are in both
@@ -20,10 +20,10 @@ import torch
 from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
-from torchvision.datasets import CIFAR100, ImageFolder
+from torchvision.datasets import ImageFolder
 from torchvision.transforms.functional import get_dimensions
 
-NAMES = ("digits", "cifar10", "cifar100", "imagenette")
+NAMES = ("digits", "cifar10", "imagenette")
 SPLIT_SEED = 2026
 TEST_SHARE = 3  # one digit in so many tests: 599 of 1,797, so 98 % of them have a binomial standard error of 0.6 points
 FEW = 2000  # images of a folder, which are read without worker processes
@@ -31,7 +31,7 @@ ENOUGH = 50_000  # images for mean and deviation, as floats in memory
 FOLDS = 5  # of the training part, for validation
 FOLDER_SIZE = 64  # px, at which images of a folder are kept unless the caller says
 Box = tuple[int, int, int, int]  # left, top, right, bottom
-MIRRORED = ("cifar10", "cifar100", "imagenette")  # a mirrored digit is another sign
+MIRRORED = ("cifar10", "imagenette")  # a mirrored digit is another sign
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ def image_data(
 ) -> DataSet:  # fmt: skip
     """The `DataSet` of that name, one of `NAMES`, from the folder `root`.
 
-    image_size: px that images are enlarged to. lab: what needs them. download: fetch CIFAR first. fold: leave the test
-    set out, and test on that fifth of the training part: for choosing settings. folder_size: px at which images of a
-    folder are kept in memory.
+    image_size: px that images are enlarged to. lab: what needs them. download: fetch CIFAR-10 first. fold: leave the
+    test set out, and test on that fifth of the training part: for choosing settings. folder_size: px at which images of
+    a folder are kept in memory.
 
     Raises InputError for data that are missing or broken, and for a download that fails.
     """
@@ -107,7 +107,7 @@ def image_data(
     elif name == "imagenette":
         train, test = _folder(root, download, folder_size)
     else:
-        train, test = {"cifar10": _cifar10, "cifar100": _cifar100}[name](root, download)
+        train, test = _cifar10(root, download)
     if fold is not None:
         held_out = torch.arange(len(train)) % FOLDS == fold
         train, test = train.chosen(~held_out), train.chosen(held_out)
@@ -148,16 +148,6 @@ def _cifar10(root: Path, download: bool) -> tuple[Images, Images]:
     if not holds_cifar10(root):
         raise InputError(f"no CIFAR-10 in {root}: --download fetches it; digits do without")
     return _of_arrays(cifar10(root)), _of_arrays(cifar10(root, train=False))
-
-
-def _cifar100(root: Path, download: bool) -> tuple[Images, Images]:
-    try:
-        train, test = (CIFAR100(root, train=part, download=download) for part in (True, False))
-    except Exception as error:  # torchvision compares check sums first (RuntimeError); a pickle can fail in any way
-        raise InputError(
-            f"CIFAR-100 in {root} is missing or broken ({printable(error, 100)}): --download fetches it"
-        ) from error
-    return _of_arrays(train), _of_arrays(test)
 
 
 def _of_arrays(data: Any) -> Images:

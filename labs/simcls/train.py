@@ -21,7 +21,7 @@ from labs.shared.training import DTYPES, Training, folder_of, logdir_text, preci
 from labs.simcls.data import Candidates, Collate, PlacedTokens, check_extras, tokens_for
 from labs.simcls.documents import Corpus, Document, Scores, corpus, kept_rouge, split
 from labs.simcls.model import DEFAULTS, SIZES, Encoder, HubEncoder, ReRanker, ranking_loss, re_ranker, size_of
-from walkthrough.results.errors import InputError, OneLineParser, folder, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, folder, real_number, whole_number
 from walkthrough.results.result import check_writable, write_json, write_whole
 
 import numpy as np
@@ -269,11 +269,9 @@ def options(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.N
     parser.add_argument(
         "--accumulate", type=count, metavar="N", help="batches of an optimizer step (default: those of 16 documents)"
     )
-    parser.add_argument("--lr", type=float, help="AdamW's highest (default: by the model)")
+    parser.add_argument("--lr", type=real_number(0), help="AdamW's highest (default: by the model)")
     parser.add_argument("--checkpoint", action="store_true", help="compute layers again in the backward pass")
     args = parser.parse_args(words)
-    if args.lr is not None and not args.lr > 0:
-        raise InputError(f"--lr {args.lr} is not a number above 0")
     args.logdir = folder_of(args.logdir, FOLDER, args.quick)
     return resolved(args, defaults=defaults), args
 

@@ -79,6 +79,5 @@ PHOTOGRAPHS = {"00_naive": Plan(60, 0.01), "04_one_cycle": Plan(24, 0.4), "muon"
 SETTINGS = {
     "digits": Setting(0.98, 16, "w16", 64, DIGITS),
     "cifar10": Setting(0.94, 32, "w64", 512, PHOTOGRAPHS),
-    "cifar100": Setting(0.70, 32, "w64", 512, PHOTOGRAPHS),
     "imagenette": Setting(0.85, 64, "w64", 128, PHOTOGRAPHS),
 }

@@ -27,8 +27,8 @@ DEFAULTS = Defaults(
     models="wN: N channels in the first layer",
     without=("--image-size",),  # it is the data set's
     texts={
-        "--data": "folder that holds the data set: cifar-10-batches-py, cifar-100-python, or train/ and val/",
-        "--download": "fetch CIFAR-10 or CIFAR-100 into --data first, 170 MB",
+        "--data": "folder that holds the data set: cifar-10-batches-py, or train/ and val/",
+        "--download": "fetch CIFAR-10 into --data first, 170 MB",
         "--model": "wN, N channels in the first layer (default: by the data set, w64 for CIFAR-10, w16 for digits)",
         "--batch-size": "images per step (default: by the data set, 512 for CIFAR-10, 64 for digits)",
     },

@@ -29,7 +29,7 @@ from labs.speedrun.augment import DeviceBatches
 from labs.speedrun.data import SETTINGS
 from labs.speedrun.model import DEFAULTS
 from walkthrough.results import environment, result
-from walkthrough.results.errors import InputError, OneLineParser, number, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, real_number, whole_number
 
 import torch
 from torch import nn
@@ -68,11 +68,11 @@ def race_options(
     parser = OneLineParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_step_options(parser, batch_size=None, without=DEFAULTS.without, defaults=DEFAULTS)
     parser.add_argument("--dataset", choices=NAMES, help="(default: CIFAR-10 where --data holds it, else digits)")
-    parser.add_argument("--target", type=number(0, 1), metavar="X", help="test accuracy to reach, such as 0.94")
+    parser.add_argument("--target", type=real_number(0, 1), metavar="X", help="test accuracy to reach, such as 0.94")
     parser.add_argument("--epochs", type=whole_number(1, 10_000), metavar="N", help="after which the race ends")
-    parser.add_argument("--lr", type=number(0, 1000), metavar="X", help="learning rate, the highest of a schedule")
+    parser.add_argument("--lr", type=real_number(0), metavar="X", help="learning rate, the highest of a schedule")
     parser.add_argument(
-        "--momentum", type=number(0, 1, or_low=True), default=0.9, metavar="X", help="from program 05 on"
+        "--momentum", type=real_number(0, 1, or_low=True), default=0.9, metavar="X", help="from program 05 on"
     )
     parser.add_argument(
         "--fold", type=whole_number(0, FOLDS - 1), metavar="N", help="test on that fifth of the training part instead"

@@ -29,7 +29,7 @@ from labs.transformer.model import (
     dropped,
     from_hub,
 )
-from walkthrough.results.errors import InputError, OneLineParser, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, real_number, whole_number
 from walkthrough.results.result import write_json
 
 import torch
@@ -153,11 +153,9 @@ def arguments(words: list[str] | None = None) -> tuple[StepOptions, argparse.Nam
     every = f"{', '.join(PROGRAMS)} (default: {LAST}; {OF_ANY_MODEL} of another model than DistilBERT)"
     parser.add_argument("--program", choices=PROGRAMS, metavar="NAME", help=every)
     parser.add_argument("--epochs", type=whole_number(1, 10**6), default=3, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--lr", type=float, help="AdamW's highest (default: by the model)")
+    parser.add_argument("--lr", type=real_number(0), help="AdamW's highest (default: by the model)")
     words = sys.argv[1:] if words is None else words
     args = parser.parse_args(words)
-    if args.lr is not None and not args.lr > 0:
-        raise InputError(f"--lr {args.lr} is not a number above 0")
     args.logdir = folder_of(args.logdir, FOLDER, args.quick)
     return resolved(args, named(words), defaults=DEFAULTS), args
 

@@ -165,7 +165,7 @@ def test_a_training_that_was_cut_off_goes_on_as_if_nothing_had_happened(run, tmp
     [
         ("--batch-size 9 --accumulate 2", "has to be a multiple of 2, for 1 processes with --accumulate 2"),
         ("--batch-size 97", "larger than the data"),
-        ("--lr nan", "--lr nan is not a number above 0"),
+        ("--lr nan", "argument --lr: 'nan' is not a number above 0"),
         ("--model w9", "unknown model 'w9'"),
         ("--data nowhere", "has no folder train/"),
         ("--pipeline nvjpeg", "--pipeline nvjpeg needs an NVIDIA GPU"),

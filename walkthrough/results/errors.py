@@ -144,17 +144,17 @@ def whole_number(low: int, high: int) -> Callable[[str], int]:
     return convert
 
 
-def number(low: float, high: float, or_low: bool = False) -> Callable[[str], float]:
-    """An argparse type: a number above `low`, or also `low` itself, and at most `high`."""
+def real_number(low: float, high: float = math.inf, or_low: bool = False) -> Callable[[str], float]:
+    """An argparse type: a finite number above `low`, or also `low` itself, and at most `high`."""
 
     def convert(text: str) -> float:
         try:
             value = float(text)
         except ValueError:
             value = math.nan
-        if not (low < value <= high or (or_low and value == low)):
-            least = f"from {low}" if or_low else f"above {low}"
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number {least}, at most {high}")
+        if not math.isfinite(value) or not (low < value <= high or (or_low and value == low)):
+            limits = f"{'from' if or_low else 'above'} {low}" + (f", at most {high}" if math.isfinite(high) else "")
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number {limits}")
         return value
 
     return convert

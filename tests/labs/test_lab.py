@@ -140,7 +140,7 @@ def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, p
     assert value["lab"] == "mine"
     assert value["claims"][0] == {
         "id": "faster", "text": "Half precision is faster.", "value": 1.4, "low": 1.3, "high": 1.5, "holds": True,
-        "needs": None, "published": None,
+        "needs": None, "published": None, "undecided": False,
     }  # fmt: skip
     ratio = {"ratio": 1.4, "low": 1.3, "high": 1.5, "rounds": 3}
     assert value["tables"] == {"speed": [{"workers": 0, "step ms": 104.0, "ratio": ratio}]}

@@ -443,7 +443,7 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
 
 
 def main() -> None:
-    options = lab_options(__doc__, "memory", DEFAULTS)
+    options, _ = lab_options(__doc__, "memory", DEFAULTS)
     with torch.device("meta"):
         resnext(options.model)  # refuses a name that is none
     check_cifar10(options.data)  # refuses what is broken

@@ -28,12 +28,13 @@ from labs.pruning import prune
 from labs.pruning.masks import HOW, apply, magnitudes, masks_of, remove, without_channels
 from labs.pruning.model import DEFAULTS, network
 from labs.pruning.prune import Settings, accuracy, optimizer_at, reset, train
+from labs.shared.cluster import add_cluster_options, cluster_of
 from labs.shared.images import DataSet
 from labs.shared.study import (
     Measured,
     as_stored,
     cell,
-    grid_options,
+    lab_options,
     measurement,
     measurements,
     on_gpu,
@@ -506,7 +507,8 @@ class Study(Measured):
 
 
 def main() -> None:
-    options, cluster = grid_options(__doc__, "pruning", DEFAULTS)
+    options, args = lab_options(__doc__, "pruning", DEFAULTS, add_more=add_cluster_options)
+    cluster = cluster_of(args, options.logdir / "jobs", gpus=int(on_gpu(options)))
     data, settings = prune.data_of(options)
     network(options.model, data.channels, data.classes)  # InputError for an unknown one
     options = replace(options, download=False)

@@ -578,7 +578,7 @@ def notes_of(options: StepOptions, train: Jpegs, val: Jpegs) -> list[str]:
 
 def main() -> None:
     small = replace(DEFAULTS, cuda=replace(DEFAULTS.cuda, image_size=SMALL_SIZE))  # next to `OTHER_SIZE`, everywhere
-    options = lab_options(__doc__, "scale", small)
+    options, _ = lab_options(__doc__, "scale", small)
     width_of(options.model)
     data = image_folder(options.data)
     train, val = (Jpegs(data, part, str) for part in ("train", "val"))

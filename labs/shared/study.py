@@ -8,7 +8,7 @@ A lab's `study.py` is a program, in one file: what is measured, the tables, and 
     def claims(tables, on_gpu): ...           # what was published or expected, from the tables alone
 
     def main():
-        options = lab_options(__doc__, "memory", DEFAULTS)
+        options, _ = lab_options(__doc__, "memory", DEFAULTS)
         lab = measurements("memory", options)
         tables = {"speed": [lab.measure("step_time", batch_size=128)]}
         report(lab.study(tables, claims(as_stored(tables), on_gpu(options)), notes), options)
@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from common.options import Defaults, StepOptions, add_step_options, options_from, resolved
-from labs.shared.cluster import Cluster, add_cluster_options, answers, cluster_of
+from labs.shared.cluster import Cluster, answers
 from walkthrough.compare import study
 from walkthrough.compare.statistics import Rounds, ratio
 from walkthrough.compare.study import (
@@ -121,30 +121,12 @@ def lab_options(
     defaults: Defaults,
     argv: Sequence[str] | None = None,
     add_more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
-) -> StepOptions:
-    """Parse the command line of a lab's study; its log folder is made. `logdir` is `DIR/labs/LAB` of `--logdir DIR`.
-
-    add_more: adds other names of these options. Raises InputError for what this machine lacks, and where rough figures
-    would replace those of a whole study.
-    """
-    return _parsed(description, lab, defaults, argv, add_more)[0]
-
-
-def grid_options(
-    description: str | None, lab: str, defaults: Defaults, argv: Sequence[str] | None = None
-) -> tuple[StepOptions, Cluster | None]:
-    """`lab_options`, and the cluster, if any, whose jobs `Measurements.several` is to run as."""
-    options, args = _parsed(description, lab, defaults, argv, add_cluster_options)
-    return options, cluster_of(args, options.logdir / "jobs", gpus=int(options.device != "cpu"))
-
-
-def _parsed(
-    description: str | None,
-    lab: str,
-    defaults: Defaults,
-    argv: Sequence[str] | None,
-    add_more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
 ) -> tuple[StepOptions, argparse.Namespace]:
+    """Parse the command line of a lab's study: its options, and all that was parsed. Its log folder is made.
+
+    `logdir` is `DIR/labs/LAB` of `--logdir DIR`. add_more: adds other options, or other names of these. Raises
+    InputError for what this machine lacks, and where rough figures would replace those of a whole study.
+    """
     parser = OneLineParser(description=description)
     add_step_options(
         parser,

@@ -284,7 +284,7 @@ def notes(texts: Corpus, model: str) -> list[str]:
 
 
 def main() -> None:
-    options = shared.lab_options(__doc__, "simcls", DEFAULTS, add_more=add_candidates)
+    options, _ = shared.lab_options(__doc__, "simcls", DEFAULTS, add_more=add_candidates)
     quick, hours = options.quick, takes_hours(options.model)
     check_extras(options.model)
     texts = corpus(options.data, SOME)

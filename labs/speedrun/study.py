@@ -411,7 +411,7 @@ def notes_of(setting: RaceOptions, data: DataSet) -> list[str]:
 
 
 def main() -> None:
-    options = lab_options(__doc__, "speedrun", DEFAULTS)
+    options, _ = lab_options(__doc__, "speedrun", DEFAULTS)
     width_of(options.model)
     setting = race_options(None, HERE / f"{LAST}.py", argv=words(options, options.logdir))
     data = data_set(setting)

@@ -347,7 +347,7 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
 
 
 def main() -> None:
-    options = lab_options(__doc__, "transformer", DEFAULTS)
+    options, _ = lab_options(__doc__, "transformer", DEFAULTS)
     imported("transformers", "transformer", "this study")
     imported("sklearn", "transformer", "the bag of words of this study")
     train_set, classes = training_set(options)  # it refuses data and models that are none, and collects texts

@@ -52,7 +52,7 @@ def defaults(tmp_path):
 
 @pytest.fixture
 def options(tmp_path, defaults):
-    return lab_options("A lab.", "mine", defaults, ["--logdir", str(tmp_path), "--device", "cpu", "--quick"])
+    return lab_options("A lab.", "mine", defaults, ["--logdir", str(tmp_path), "--device", "cpu", "--quick"])[0]
 
 
 @pytest.fixture

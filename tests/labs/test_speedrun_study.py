@@ -63,7 +63,7 @@ def small(few_digits, tmp_path, monkeypatch):
     monkeypatch.setattr(study, "CONSTANT", study.PROGRAMS[:3])
     words = ["study.py", "--quick", "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", words)
-    return study.lab_options("", "speedrun", study.DEFAULTS, words[1:])
+    return study.lab_options("", "speedrun", study.DEFAULTS, words[1:])[0]
 
 
 def test_a_small_study_fills_every_table_and_its_claims_follow_from_them(small, tmp_path, capsys):

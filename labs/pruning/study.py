@@ -29,9 +29,19 @@ from labs.pruning.masks import HOW, apply, magnitudes, masks_of, remove, without
 from labs.pruning.model import DEFAULTS, network
 from labs.pruning.prune import Settings, accuracy, optimizer_at, reset, train
 from labs.shared.images import DataSet
-from labs.shared.study import Measured, as_stored, grid_options, measurement, measurements, on_gpu, program, report
+from labs.shared.study import (
+    Measured,
+    as_stored,
+    cell,
+    grid_options,
+    measurement,
+    measurements,
+    on_gpu,
+    program,
+    report,
+)
 from walkthrough.compare.statistics import Mean, Ratio, Rounds, mean, ratio
-from walkthrough.compare.study import Claim, Measurements, Row, claim, interval, percent
+from walkthrough.compare.study import Claim, Measurements, Row, claim, percent
 from walkthrough.results.environment import code_hash, usable_cores
 from walkthrough.results.errors import InputError
 
@@ -383,21 +393,21 @@ def job_rows(took: Mapping[int, Rounds], count: int) -> list[Row]:
 def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
     """What was published or expected, and what came of it; of the tables as stored."""
     timed, at = in_percent(TIMED), f"{JUDGED:g} % pruned (points more)"
-    statistics = found(tables, "counts", "running statistics", network="MobileNetV2")
+    statistics = cell(tables, "counts", "running statistics", network="MobileNetV2")
     text = "All numbers that were sorted are weights (% of them that are running statistics)"
     share = 100 * statistics / PUBLISHED_WEIGHTS
     result = [claim("counted", text, share, below=0.001, published=f"{PUBLISHED_WEIGHTS:,} weights")]
     text = f"Of {JUDGED:g} % asked for, a threshold with statistics prunes more (% of the parameters)"
-    value = found(tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED})
+    value = cell(tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED})
     result.append(claim("pooled", text, value, above=JUDGED))
     text = f"A network without {timed} of its weights, trained again, has a test accuracy of at least {GOOD} % (%)"
-    result.append(claim("accurate", text, found(tables, "variants", timed, accuracy="initialisation"), above=GOOD))
+    result.append(claim("accurate", text, cell(tables, "variants", timed, accuracy="initialisation"), above=GOOD))
     for id, (text, one, other) in COMPARED.items():
-        value = found(tables, "differences", f"{JUDGED:g} %", points=f"{one} - {other}")
+        value = cell(tables, "differences", f"{JUDGED:g} %", points=f"{one} - {other}")
         result += [of_seeds(id, f"{text}, {at}", value)] if text else []
 
     def speed(name: str) -> Any:
-        return found(tables, "speed", "inference, times as fast", network=f"{name}, {timed}")
+        return cell(tables, "speed", "inference, times as fast", network=f"{name}, {timed}")
 
     for name in ("masked", "masks removed"):
         text = f"Inference is as fast with {timed} of the weights zero, {name} (times as fast)"
@@ -406,7 +416,7 @@ def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
     result.append(claim("channels", text, speed("channels pruned"), above=1))
     most = max((row["at a time"] for row in tables["processes"]), default=1)
     text = f"Trainings {most} at a time, one core each, take less time than one after the other (times as fast)"
-    value = found(tables, "processes", "times as soon", **{"at a time": most})
+    value = cell(tables, "processes", "times as soon", **{"at a time": most})
     result.append(claim("processes", text, value, above=1, needs=None if most > 1 else "two cores"))
     text = "Late resetting beats the initialisation for MobileNetV2 on ImageNet (points more)"
     return [*result, claim("late-imagenet", text, None, needs="a GPU and ImageNet: prune.py --trained")]
@@ -417,13 +427,6 @@ def of_seeds(id: str, text: str, value: Mean | None) -> Claim:
     low, high = (value.low, value.high) if value else (None, None)
     too_few = value and (low is None or high is None or value.count < FEWEST or high - low < NO_WIDTH)
     return claim(id, text, value, above=0, more="three seeds that differ" if too_few else None)
-
-
-def found(tables: Tables, table: str, column: str, **where: Any) -> Any:
-    """The value in the row that has these cells: a number, a `Ratio` or a `Mean`; None where there is none."""
-    rows = [row for row in tables.get(table, ()) if all(row[name] == value for name, value in where.items())]
-    value = rows[0].get(column) if rows else None
-    return interval(value) or value
 
 
 # The study

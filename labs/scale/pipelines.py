@@ -70,6 +70,10 @@ class Pipeline:
             self.data = prepared(self.data, name, size)
         elif there:
             raise InputError(f"{data} holds prepared images: --pipeline {there} reads it")
+        elif parquet_files(self.data):
+            raise InputError(
+                f"{data} holds Parquet files: --pipeline resized, cached or shards prepares and reads them"
+            )
         train_set, self.validation_set = self._set("train"), self._set("val")
         self.train_set, self.source, self.classes = train_set, train_set.source, train_set.classes
         self.images = len(train_set)

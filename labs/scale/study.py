@@ -35,6 +35,7 @@ from labs.scale.train import EXCHANGES, share
 from labs.shared.study import (
     Measured,
     as_stored,
+    cell,
     lab_options,
     ladder_rows,
     measurement,
@@ -45,7 +46,7 @@ from labs.shared.study import (
 )
 from labs.shared.training import TABLE
 from walkthrough.compare.statistics import Mean, Ratio, mean, ratio
-from walkthrough.compare.study import Claim, Row, claim, interval, percent
+from walkthrough.compare.study import Claim, Row, claim, percent
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import read_json
@@ -415,13 +416,8 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
     """What was published or expected, from the tables as they are stored. What a CPU cannot test has no verdict."""
     needs = None if on_gpu else "a GPU: here the loader and the model share the cores"
 
-    def cell(table: str, column: str, **where: Any) -> Any:
-        """Of the first row that has these values."""
-        rows = [row for row in tables.get(table, ()) if all(row.get(key) == value for key, value in where.items())]
-        return interval(rows[0].get(column)) if rows else None
-
     def pipeline(name: str, column: str) -> Any:
-        return cell("pipelines", column, pipeline=name)
+        return cell(tables, "pipelines", column, pipeline=name)
 
     def by_workers(name: str, size: int) -> str:
         """The row of a training in one process, if there is one: its images came through workers."""
@@ -439,16 +435,16 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
     return [
         claim(
             "prepared", "Training from shards of 64 px is at least 4 times as fast as from JPEGs at 224 px",
-            cell("trainings", "times the first", **{"trained from": shards}) if is_first else None,
+            cell(tables, "trainings", "times the first", **{"trained from": shards}) if is_first else None,
             above=SMALL_OVER_LARGE, needs=needs, published="4x: 1 h to 15 minutes",
         ),
         claim(
             "small-images", "The model alone trains at least 4 times the images/s at 64 px that it does at 224 px",
-            cell("model", smaller), above=SMALL_OVER_LARGE,
+            cell(tables, "model", smaller), above=SMALL_OVER_LARGE,
         ),
         claim(
             "accuracy", f"Training from shards is within {POINTS:.0f} points of the top-1 accuracy from JPEGs",
-            cell("trainings", "top-1, points over jpeg", **{"trained from": shards}), within=(-POINTS, POINTS),
+            cell(tables, "trainings", "top-1, points over jpeg", **{"trained from": shards}), within=(-POINTS, POINTS),
         ),
         claim(
             "shards",
@@ -470,14 +466,14 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
         *(
             claim(
                 f"efficiency-{kind}", four.format(kind),
-                cell("scaling", "efficiency", scaling=kind, processes=processes),
+                cell(tables, "scaling", "efficiency", scaling=kind, processes=processes),
                 above=EFFICIENCY, needs=several, published=f"{EFFICIENCY}",
             )
             for kind in ("strong", "weak")
         ),
         claim(
             "no-sync", "Exchanging gradients in the last pass alone is faster than in each",
-            cell("accumulation", "times as fast as in each pass"), above=1,
+            cell(tables, "accumulation", "times as fast as in each pass"), above=1,
         ),
     ]  # fmt: skip
 

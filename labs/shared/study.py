@@ -41,6 +41,7 @@ from walkthrough.compare.study import (
     Row,
     Study,
     as_json,
+    interval,
     keep_whole,
     show,
 )
@@ -85,6 +86,13 @@ def on_gpu(options: StepOptions) -> bool:
 def as_stored(tables: Mapping[str, Sequence[Row]]) -> dict[str, list[Row]]:
     """Tables as a study's file holds them: intervals are objects, see `walkthrough.compare.study.interval`."""
     return {name: [as_json(row) for row in rows] for name, rows in tables.items()}
+
+
+def cell(tables: Mapping[str, Sequence[Row]], table: str, column: str, **where: Any) -> Any:
+    """The value in the first row that has these cells: a number, a `Ratio` or a `Mean`; None where there is none."""
+    rows = (row for row in tables.get(table, ()) if all(row.get(name) == value for name, value in where.items()))
+    value = next(rows, {}).get(column)
+    return interval(value) or value
 
 
 def ladder_rows(programs: Mapping[str, Rounds], unit: str = "samples/s") -> list[Row]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from support import run_program
 
 from common.options import Defaults, Workload, step_options
-from labs.shared.study import FILE, lab_options, ladder_rows, measurements, report
+from labs.shared.study import FILE, as_stored, cell, lab_options, ladder_rows, measurements, report
 from labs.shared.study import program as study_program
 from walkthrough.compare.statistics import Ratio
 from walkthrough.compare.study import Claim, NotMeasured, claim, interval, kept_path, read, show, write
@@ -140,7 +140,7 @@ def test_a_study_is_written_whole_as_the_house_fixes_it_and_read_back(options, p
     assert value["lab"] == "mine"
     assert value["claims"][0] == {
         "id": "faster", "text": "Half precision is faster.", "value": 1.4, "low": 1.3, "high": 1.5, "holds": True,
-        "needs": None, "published": None,
+        "needs": None, "published": None, "undecided": False,
     }  # fmt: skip
     ratio = {"ratio": 1.4, "low": 1.3, "high": 1.5, "rounds": 3}
     assert value["tables"] == {"speed": [{"workers": 0, "step ms": 104.0, "ratio": ratio}]}
@@ -256,6 +256,14 @@ def test_a_study_is_its_own_measurements_and_writes_its_claims_anew(options, tmp
     (found,) = read(path).claims
     assert (found.text, found.value, found.holds, found.needs) == ("It is faster.", 1.5, None, "a GPU")
     assert interval(read(path).tables["speed"][0]["speed"]) == Ratio(1.5, 1.2, 1.8, 3)
+
+
+def test_a_cell_is_that_of_the_first_row_that_has_these_cells():
+    rows = [{"batch": 1, "by": "a", "s": 1.0}, {"batch": 2, "by": "a", "s": 2.0}, {"batch": 2, "by": "b", "s": 3.0}]
+    tables = as_stored({"times": rows, "speed": [{"times": Ratio(2.0, 1.0, 4.0, 3)}]})
+    assert [cell(tables, "times", "s", by=by, batch=2) for by in "abc"] == [2.0, 3.0, None]
+    assert cell(tables, "speed", "times") == Ratio(2.0, 1.0, 4.0, 3)
+    assert (cell(tables, "times", "none"), cell(tables, "none", "s")) == (None, None)
 
 
 def test_a_program_that_was_not_measured_is_not_replaced_by_an_earlier_one():

@@ -261,6 +261,8 @@ def hub(drawn, tmp_path, monkeypatch):
 
 def test_parquet_files_of_the_hub_are_prepared_and_trained_on(hub, drawn):
     assert pipelines.pipeline_of(hub, None) == "shards"
+    with pytest.raises(InputError, match="holds Parquet files: --pipeline resized, cached or shards"):
+        Pipeline(hub, "jpeg", 32, 8, CPU)
     pipeline = Pipeline(hub, "shards", 32, 8, CPU)
     assert (pipeline.images, pipeline.classes) == (96, ["0000", "0001", "0002", "0003"])
     assert sorted(label for _, label in pipeline.validation_set) == sorted(Jpegs(drawn, "val", str).targets)

@@ -26,13 +26,13 @@ from inspect import signature
 from itertools import chain, count
 from typing import Any
 
-from common.device import autocast_dtype, device_name, disable_tf32, keep_freed_memory, synchronize
+from common.device import device_name, disable_tf32, keep_freed_memory, synchronize
 from common.failures import as_input_error
 from common.options import add_step_options, resolved
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.pipelines import PIPELINES, Batch, Pipeline, pipeline_of
 from labs.scale.preprocess import kind_and_size
-from labs.shared.training import DTYPES, TABLE, Training, rising_then_falling
+from labs.shared.training import DTYPES, TABLE, Training, precision_of, rising_then_falling
 from walkthrough.compare.table import Table
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import (
@@ -65,7 +65,6 @@ TOP = 5
 QUICK_STEPS, QUICK = 20, "quick.json"  # of --quick: steps that are timed, and the file that it leaves
 RATE = "images_per_second"
 EXCHANGES = ("last pass", "each pass", "never")  # when processes exchange gradients
-PRECISION = {dtype: name for name, dtype in DTYPES.items()}
 # Not before each forward pass: batch norm's statistics are sent when they are used, at validation. The name is by
 # torch's version.
 _NAMES = ("forward_sync_buffers", "broadcast_buffers")
@@ -290,7 +289,7 @@ def train(args: argparse.Namespace) -> None:
         settings = Settings(
             model=steps.model, data=f"{pipeline.source}, {pipeline.images} images", pipeline=name,
             image_size=steps.image_size, batch_size=steps.batch_size, epochs=args.epochs, lr=args.lr,
-            precision=PRECISION[autocast_dtype(device, steps.precision)], seed=steps.seed,
+            precision=precision_of(device, steps.precision), seed=steps.seed,
         )  # fmt: skip
         torch.manual_seed(steps.seed)
         model = mobilenet(steps.model, len(pipeline.classes))

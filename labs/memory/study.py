@@ -205,7 +205,7 @@ class Study(shared.Measured):
         """Half precision: as the options say, but on a CPU bf16 also where it is slower, to see its memory."""
         return "bf16" if (self.options.device, self.options.precision) == ("cpu", "auto") else self.options.precision
 
-    def steps(self, sizes: Mapping[str, int], rounds: int) -> dict[str, Runs]:
+    def steps(self, sizes: Mapping[str, int], rounds: int) -> dict[str, dict[int, Any]]:
         """{program: its rounds}, interleaved, each with a batch size; in float32 but for the one that is not."""
         settings = {name: {"name": name, "precision": self.half if name == HALF else "fp32"} for name in sizes}
         measured = {name: partial(self.one, "step", **settings[name], batch_size=sizes[name]) for name in sizes}

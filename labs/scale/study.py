@@ -8,30 +8,30 @@ Times every pipeline by itself, next to what the model consumes; trains in one p
 """
 
 import csv
+import os
 import re
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
-from common.device import synchronize
+from common.device import disable_tf32, keep_freed_memory, synchronize
 from common.loaders import Batch, Epochs, Loader
 from common.options import StepOptions
 from common.program import captured, timed, words_of
-from labs.scale import scaling
 from labs.scale.data import Jpegs, image_folder, on_all_cores
-from labs.scale.model import DEFAULTS, width_of
-from labs.scale.preprocess import bytes_on_disk, prepared
-from labs.scale.scaling import TORCHRUN, run_program
-from labs.scale.spark import spark_engine
+from labs.scale.model import DEFAULTS, mobilenet, width_of
+from labs.scale.preprocess import bytes_on_disk, prepared, spark_engine
 from labs.scale.sweep import FILE as SWEEP
-from labs.scale.train import EXCHANGES, share
+from labs.scale.train import EXCHANGES, Replica, process_group, share
 from labs.shared.study import (
     Measured,
     as_stored,
@@ -45,6 +45,7 @@ from labs.shared.study import (
     report,
 )
 from labs.shared.training import TABLE
+from walkthrough.compare import isolated
 from walkthrough.compare.statistics import Mean, Ratio, mean, ratio
 from walkthrough.compare.study import Claim, Row, claim, percent
 from walkthrough.results.environment import usable_cores
@@ -52,8 +53,10 @@ from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import read_json
 
 import torch
+import torch.distributed as dist
 
 HERE = Path(__file__).parent
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 PROGRAMS = ("00_decode_each", "01_workers", "02_batched", "03_resized_once", "04_cached", "05_shards")
 GPU_PROGRAMS = ("06_nvjpeg", "07_dali")
 FIRST, BATCHED, SHARDS = PROGRAMS[0], PROGRAMS[2], PROGRAMS[-1]
@@ -68,9 +71,10 @@ ROUNDS, OTHER_ROUNDS, SCALING_ROUNDS = {True: 2, False: 5}, {True: 1, False: 3},
 SEEDS, EPOCHS, OTHER_EPOCHS = {True: 1, False: 3}, {True: 2, False: 10}, 2
 TRIALS, MOST_TRIALS = {True: (4, 1), False: (30, 6)}, 8  # of the sweep, and epochs of each; in its table
 LOAD_SECONDS = {True: 1.0, False: 3.0}  # of a loader alone
+WINDOWS, STEPS, WARMUP_STEPS = {True: 3, False: 7}, {True: 3, False: 10}, 3  # of processes: windows, and steps of each
 # Published, of MobileNetV2 on ImageNet with batch 96, one run each: 20 h an epoch on one CPU, 3.5 h on one K80, 1 h on
 # four of them at 224 px, and 15 minutes at 64 px with images prepared.
-IMAGENET, SMALL_OVER_LARGE, PUBLISHED_GPUS, EFFICIENCY = 1_281_167, 4.0, 4, 3.5 / 4
+IMAGENET, CLASSES, SMALL_OVER_LARGE, PUBLISHED_GPUS, EFFICIENCY = 1_281_167, 1000, 4.0, 4, 3.5 / 4
 FASTER, POINTS = 5.0, 3.0  # what we expected of shards, and by how much accuracy may differ
 
 Answers = Sequence[Mapping[str, Any]]  # of each round, what a measurement returned
@@ -119,7 +123,7 @@ def pipelines(options: StepOptions, size: int, workers: int, run: int) -> dict[s
 def _pipeline(options: StepOptions, name: str, workers: int) -> dict[str, Any]:
     file, seconds = HERE / f"{name}.py", LOAD_SECONDS[options.quick]
     on_device = name in GPU_PROGRAMS  # its loader yields files
-    per_cpu = None if on_device else per_cpu_second(captured(file, words_of(options)).loader, seconds)
+    per_cpu = None if on_device else delivered(captured(file, words_of(options)).loader, seconds)[1]
     one = captured(file, words_of(options, workers))
     folders = {"03_resized_once": "resized", "04_cached": "cached", SHARDS: "shards"}
     data = image_folder(options.data)
@@ -132,11 +136,12 @@ def _pipeline(options: StepOptions, name: str, workers: int) -> dict[str, Any]:
             one.variables["decoder"](*batch[1:])
             synchronize(torch.device(options.device))
 
-    return {"delivered": delivered(one.loader, seconds, finish), "per_cpu_second": per_cpu, "bytes": read}
+    return {"delivered": delivered(one.loader, seconds, finish)[0], "per_cpu_second": per_cpu, "bytes": read}
 
 
-def delivered(loader: Loader, seconds: float, finish: Callable[..., None] = lambda *_: None) -> float:
-    """Images/s that a loader yields with nobody training on them, over so many seconds at least.
+def delivered(loader: Loader, seconds: float, finish: Callable[..., None] = lambda *_: None) -> tuple[float, float]:
+    """Images/s that a loader yields with nobody training on them, over so many seconds at least; and those for a second
+    of CPU time of this process, which what else the machine does hardly changes: of a loader without workers.
 
     finish(*batch): what is still to be done to a batch, such as decoding it on a GPU. Before that it runs on for as
     many batches as its workers had loaded ahead, and one more.
@@ -144,25 +149,12 @@ def delivered(loader: Loader, seconds: float, finish: Callable[..., None] = lamb
     batches, images = Epochs(loader), 0
     for _ in range(1 + batches.queued):
         finish(*next(batches))
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     while (passed := time.perf_counter() - begin) < seconds or not images:
         batch: Batch = next(batches)
         finish(*batch)
         images += len(batch[0])
-    return images / passed
-
-
-def per_cpu_second(loader: Loader, seconds: float) -> float:
-    """Images that a loader without workers makes in a second of one core, over so many seconds at least.
-
-    Counted in CPU time of all threads, so what else the machine does hardly changes it.
-    """
-    batches, images = Epochs(loader), 0
-    next(batches)
-    begin, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() - begin < seconds or not images:
-        images += len(next(batches)[0])
-    return images / (time.process_time() - cpu)
+    return images / passed, images / (time.process_time() - cpu)
 
 
 @measurement
@@ -183,9 +175,80 @@ def trained(
         return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
 
 
+def run_program(command: Sequence[object]) -> None:
+    """Run train.py or sweep.py. Raises InputError with the line by which it failed; torchrun prints more of them."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"code {done.returncode}"]
+        own = [line for line in lines if line.startswith(("train: ", "sweep: "))]
+        raise InputError(printable([*own, lines[-1]][0], 200))
+
+
+@measurement
+def rank(options: StepOptions, images: int, passes: int, exchanges: Sequence[str]) -> dict[str, list[float]]:
+    """Be one process of several that train together: {exchange: mean ms of a step, of each window}.
+
+    Each trains on one batch of noise over and over, by the code that train.py runs; on a CPU with one thread, so that N
+    processes have N cores. What communication costs is a step's time less that of the same step without the exchange of
+    gradients: what the backward pass hides of it costs nothing. images: in one pass of one process. exchanges: of
+    `EXCHANGES`, when gradients are; their windows alternate, and all processes begin and end them together.
+    """
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+    disable_tf32()
+
+    def time_of_all() -> float:
+        """Seconds, once every process has come here, its GPU's work done."""
+        synchronize(device)
+        dist.all_reduce(torch.zeros(1, device=device))
+        synchronize(device)
+        return time.perf_counter()
+
+    def window_ms(exchange: str, steps: int) -> float:
+        begin = time_of_all()
+        for _ in range(steps):
+            replica.step(repeat(batch), exchange)
+        return (time_of_all() - begin) * 1000 / steps
+
+    with process_group(device):
+        torch.manual_seed(0)
+        noise = torch.randn(images, 3, options.image_size, options.image_size, device=device)
+        batch = noise, torch.randint(CLASSES, (images,), device=device)
+        replica = Replica(mobilenet(options.model, CLASSES), device, 0.01, passes=passes)
+        replica.module.train()
+        for exchange in exchanges:
+            window_ms(exchange, WARMUP_STEPS)
+        steps, count = STEPS[options.quick], WINDOWS[options.quick]
+        rounds = [[window_ms(exchange, steps) for exchange in exchanges] for _ in range(count)]
+    return {exchange: list(windows) for exchange, windows in zip(exchanges, zip(*rounds, strict=True), strict=True)}
+
+
+def together(
+    options: StepOptions, processes: int, images: int, passes: int = 1, exchanges: Sequence[str] = EXCHANGES
+) -> dict[str, Any]:
+    """Train in so many processes of `rank`; what the first to end measured, as all begin and end windows together.
+
+    {"processes", "step_ms": {exchange: [each window]}, "images_per_second": {exchange: [each window]}}. Raises
+    InputError where a process fails.
+    """
+    settings = {"images": images, "passes": passes, "exchanges": exchanges}
+    request = {"what": "rank", "options": asdict(options), "settings": settings}
+    answer = isolated.answer([*TORCHRUN, str(processes), __file__, "--measure"], request, LIMIT_SECONDS)
+    if isinstance(answer, str) or "error" in answer:
+        raise InputError(answer if isinstance(answer, str) else answer["error"])
+    per_step, step_ms = images * passes * processes, answer["value"]
+    speeds = {exchange: [per_step * 1000 / ms for ms in windows] for exchange, windows in step_ms.items()}
+    return {"processes": processes, "step_ms": step_ms, "images_per_second": speeds}
+
+
 @measurement
 def scaled(options: StepOptions, most: int, run: int) -> dict[str, list[dict[str, Any]]]:
-    """{"strong", "weak": [what `scaling.measured` returns]} of 1, 2, 4 … `most` processes; the order turns."""
+    """{"strong", "weak": [what `together` returns]} of 1, 2, 4 … `most` processes; the order turns."""
     counts = [2**power for power in range(most.bit_length())]
     cells = [("strong", count) for count in counts] + [("weak", count) for count in counts[1:]]
     at = run % len(cells)
@@ -193,7 +256,7 @@ def scaled(options: StepOptions, most: int, run: int) -> dict[str, list[dict[str
     for kind, count in cells[at:] + cells[:at]:
         images = options.batch_size if kind == "weak" else share(options.batch_size, count, 1)
         exchanges = (LAST, NEVER) if count > 1 else (LAST,)
-        found[kind, count] = scaling.measured(options, count, images, exchanges=exchanges)
+        found[kind, count] = together(options, count, images, exchanges=exchanges)
     found["weak", 1] = found["strong", 1]  # the same
     return {kind: [found[kind, count] for count in counts] for kind in ("strong", "weak")}
 
@@ -202,7 +265,7 @@ def scaled(options: StepOptions, most: int, run: int) -> dict[str, list[dict[str
 def accumulation(options: StepOptions, processes: int, run: int) -> dict[str, Any]:
     """A batch in `PASSES` passes, gradients exchanged in the last, in each, and never. run: the number of the round."""
     images = share(options.batch_size, processes, PASSES)
-    return scaling.measured(options, processes, images, passes=PASSES, exchanges=EXCHANGES)
+    return together(options, processes, images, PASSES)
 
 
 @measurement

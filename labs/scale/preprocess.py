@@ -94,7 +94,8 @@ def spark_engine(master: str) -> Iterator[Engine]:
             raise InputError(f"Spark with --master {master} failed: {printable(error, 200)}{said}") from error
         finally:
             with suppress(Exception):  # of py4j, where Java is gone
-                session and session.stop()
+                if session:
+                    session.stop()
 
 
 def kind_and_size(data: Path) -> tuple[str | None, int | None]:

@@ -179,7 +179,7 @@ def test_out_of_memory_says_to_accumulate(run, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(train.Replica, "step", full)
-    assert_refused(run("--pipeline", "cached"), "with 8 images per pass: try --accumulate 2")
+    assert_refused(run("--pipeline", "cached"), "with batch size 8: try --accumulate 2")
 
 
 def test_several_pipelines_are_trained_one_after_the_other_and_compared(run, tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ Trains from every pipeline by train.py, before and after images are prepared: th
 Times every pipeline by itself, next to what the model consumes; trains in one process and in several; and sweeps.
 """
 
-import csv
 import os
 import re
 import shutil
@@ -171,8 +170,7 @@ def trained(
     ]  # fmt: skip
     start = [*TORCHRUN, processes] if processes > 1 else [sys.executable]
     run_program([*start, HERE / "train.py", *words])
-    with open(folder / TABLE, newline="") as table:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
+    return epochs_in(folder)
 
 
 def run_program(command: Sequence[object]) -> None:

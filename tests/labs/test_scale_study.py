@@ -16,7 +16,7 @@ from support import ROOT
 
 from common.options import StepOptions
 from labs.scale import study
-from labs.scale.study import EACH, LAST, NEVER, PROGRAMS, SHARDS, Study
+from labs.scale.study import EACH, LAST, NEVER, PROGRAMS, SHARDS
 from labs.shared.study import as_stored
 from labs.shared.training import TABLE
 from walkthrough.compare.study import Measurements, NotMeasured, read
@@ -512,4 +512,3 @@ def test_a_training_and_a_sweep_are_those_of_the_programs(options, monkeypatch):
 def test_the_study_is_of_the_programs_that_are_there():
     files = sorted(path.stem for path in (ROOT / "labs" / "scale").glob("[0-9][0-9]_*.py"))
     assert files == [*PROGRAMS, *study.GPU_PROGRAMS]
-    assert issubclass(Study, study.Measured)

@@ -16,6 +16,7 @@ from common.options import StepOptions
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, compile_failure, is_out_of_memory
 
+NOT_PINNED = ".*pin_memory.*no accelerator"  # torch's warning on a machine without a GPU
 CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 CANNOT_START_PROCESS = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE}
 
@@ -29,7 +30,7 @@ def as_input_error(
     program: its file, where it is one that `fit` can predict.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")  # said in the notes instead
+        warnings.filterwarnings("ignore", message=NOT_PINNED)  # said in the notes instead
         warnings.filterwarnings("ignore", message=".*Profiler clears events")  # there is one cycle only
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # on a CPU it misses CUDA, to compile
         try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from labs.scale import drawing
-from labs.shared.images import Box, middle_square
+from labs.shared.images import MEAN, STD, Box, middle_square
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT, usable_cores
 from walkthrough.results.errors import InputError, OneLineParser, add_number, folder, printable
@@ -30,7 +30,6 @@ from torch.utils.data import Dataset
 from torchvision.datasets import ImageFolder
 from torchvision.transforms import RandomResizedCrop
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's images, for values in 0..1
 CROP_AREA, CROP_RATIO = (0.35, 1.0), (3 / 4, 4 / 3)  # of a random crop in training: of the image's; width over height
 QUALITY = 90  # of JPEGs that are made small
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # what PIL raises for a broken file

@@ -7,7 +7,6 @@ Trains from every pipeline by train.py, before and after images are prepared: th
 Times every pipeline by itself, next to what the model consumes; trains in one process and in several; and sweeps.
 """
 
-import csv
 import re
 import shutil
 import statistics
@@ -44,7 +43,7 @@ from labs.shared.study import (
     program,
     report,
 )
-from labs.shared.training import TABLE
+from labs.shared.training import epochs_in
 from walkthrough.compare.statistics import Mean, Ratio, mean, ratio
 from walkthrough.compare.study import Claim, Row, claim, percent
 from walkthrough.results.environment import usable_cores
@@ -179,8 +178,7 @@ def trained(
     ]  # fmt: skip
     start = [*TORCHRUN, processes] if processes > 1 else [sys.executable]
     run_program([*start, HERE / "train.py", *words])
-    with open(folder / TABLE, newline="") as table:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
+    return epochs_in(folder)
 
 
 @measurement

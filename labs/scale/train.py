@@ -13,7 +13,6 @@ best epoch, `best.pt`, into --logdir; a killed training goes on after the last w
 """
 
 import argparse
-import csv
 import os
 import statistics
 import subprocess
@@ -32,7 +31,7 @@ from common.options import add_step_options, resolved
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.pipelines import PIPELINES, Batch, Pipeline, pipeline_of
 from labs.scale.preprocess import kind_and_size
-from labs.shared.training import DTYPES, TABLE, Training, precision_of, rising_then_falling
+from labs.shared.training import DTYPES, Training, epochs_in, precision_of, rising_then_falling
 from walkthrough.compare.table import Table
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import (
@@ -336,8 +335,7 @@ def compare(args: argparse.Namespace, words: Sequence[str]) -> None:
         if args.quick:
             row = read_json(folder / QUICK)
         else:
-            with open(folder / TABLE, newline="") as table:
-                epochs = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
+            epochs = epochs_in(folder)
             row = {key: statistics.median(epoch[key] for epoch in epochs[1:] or epochs) for key in ("seconds", RATE)}
             row["top-1 %"], row["top-5 %"] = (100 * epochs[-1][key] for key in ("top1_accuracy", "top5_accuracy"))
         rate, seconds = row.pop(RATE), row.pop("seconds")

@@ -44,8 +44,9 @@ def on_slurm_of_two_nodes(test):
 MEASURE = """
 import os, signal
 from walkthrough.results.errors import InputError
-from labs.shared.study import serve
+from labs.shared.study import measurement, program
 
+@measurement
 def squared(options, number):
     with open(options.logdir / "calls", "a") as file:
         file.write(f"{number} ")
@@ -56,7 +57,7 @@ def squared(options, number):
     return {"square": number ** 2}
 
 if __name__ == "__main__":
-    serve(squared)
+    program(None, None)
 """
 
 

@@ -28,7 +28,7 @@ from common.device import disable_tf32, keep_freed_memory
 from common.options import StepOptions, add_step_options, resolved
 from labs.pruning.masks import HOW, apply, magnitudes, masks_of, prunable, remove, threshold, without_channels
 from labs.pruning.model import DEFAULTS, FIRST_LAYER, network, network_like
-from labs.shared.images import SPLIT_SEED, DataSet, Images, image_data, source_in
+from labs.shared.images import MEAN, SPLIT_SEED, STD, DataSet, Images, image_data, source_in
 from labs.shared.training import (
     CHECKPOINT,
     KEPT,
@@ -54,7 +54,6 @@ RECIPES = {  # digits: chosen on folds of the training images, no test image was
     "imagenette": {"epochs": 40, "lr": 0.1, "image_size": 64},
 }
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of photographs, as torchvision's and labs/scale's networks
 QUICK_EPOCHS, QUICK_IMAGES = 10, 1200  # by --quick, of any data set
 TEST_BATCH = 500
 SHARES, RESETS = (0.8, 0.9, 0.95), (0, 2)

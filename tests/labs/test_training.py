@@ -64,30 +64,30 @@ def test_a_training_that_was_cut_off_goes_on_bit_by_bit(tmp_path, capsys):
     resumed, model = train(tmp_path / "cut", 4)
     assert "goes on after epoch 3" in capsys.readouterr().out
     assert [row["loss"] for row in resumed.rows] == [row["loss"] for row in whole.rows]
-    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), at_once.parameters(), strict=True))
+    assert same(model, at_once.state_dict())
     with (tmp_path / "cut" / TABLE).open() as file:
         assert [int(row["epoch"]) for row in csv.DictReader(file)] == [1, 2, 3, 4]
 
 
 def test_scalars_of_finished_epochs_are_in_the_file_while_the_next_is_trained(tmp_path):
     run = Training(tmp_path, Settings(), {"model": nn.Linear(1, 1)})
-    for epoch in run.epochs(3):
+    for epoch in run.epochs(2):
         events = EventAccumulator(str(tmp_path)).Reload()
-        points = events.Scalars("loss") if "loss" in events.Tags()["scalars"] else []
-        assert [point.step for point in points] == list(range(1, epoch))
+        assert epoch == 1 or [point.step for point in events.Scalars("loss")] == [1]
         run.done(loss=0.5)
 
 
+def same(model, weights):
+    return all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+
+
 def test_the_weights_of_the_best_epoch_are_kept_and_found_again(tmp_path):
-    run, model = train(tmp_path, 4)
-    last = {name: value.clone() for name, value in model.state_dict().items()}
-    assert run.load_best()["epoch"] == 2  # the first of two that are equal
-    best = unpacked((tmp_path / BEST).read_bytes())["model"]
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in best.items())
-    assert not all(torch.equal(value, last[name]) for name, value in best.items())
-    again, model = train(tmp_path, 4)
-    assert again.load_best()["epoch"] == 2
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in best.items())
+    for _ in range(2):  # the second time nothing is left to train
+        run, model = train(tmp_path, 4)
+        last = {name: value.clone() for name, value in model.state_dict().items()}
+        assert run.load_best()["epoch"] == 2  # the first of two that are equal
+        assert same(model, unpacked((tmp_path / BEST).read_bytes())["model"])
+        assert not same(model, last)
 
 
 def test_a_kill_between_the_two_files_leaves_the_weights_of_the_row_that_is_the_best(tmp_path, monkeypatch):
@@ -107,10 +107,10 @@ def test_a_kill_between_the_two_files_leaves_the_weights_of_the_row_that_is_the_
     run, model = train(tmp_path, 4, accuracies=(0.5, 0.6, 0.55, 0.1))
     best = run.load_best()
     _, expected = train(tmp_path / "whole", int(best["epoch"]), accuracies=(0.5, 0.6, 0.9, 0.1))
-    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected.parameters(), strict=True))
+    assert same(model, expected.state_dict())
     kept = unpacked((tmp_path / BEST).read_bytes())
     assert kept["epoch"] == best["epoch"]
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in kept["model"].items())
+    assert same(model, kept["model"])
 
 
 @pytest.mark.parametrize(

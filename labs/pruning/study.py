@@ -149,16 +149,14 @@ def trained(options: StepOptions, seed: int) -> dict[str, Any]:
     train(model, optimizer_at(model, settings), data, settings, folder, keep=RESETS[options.quick])
     states = prune.read_trained(folder)
     values = {of: magnitudes(model, of) for of in ("weights", "parameters", "pooled")}
-    masked = {
-        share: reset(new(data, settings), states, share, max(states), HOW[0], settings)[0]
-        for share in SHARES[options.quick]
-    }
+    shares = SHARES[options.quick]
+    masked = [reset(new(data, settings), states, share, max(states), HOW[0], settings)[0] for share in shares]
     return {
         "accuracy": accuracy(model, data),
         "magnitudes": {of: quantiles(numbers) for of, numbers in values.items()},
         "counts": {of: len(numbers) for of, numbers in values.items()},
-        "misplaced": [list(row.values())[::3] for row in prune.count_rows(model, SHARES[options.quick])],
-        "untrained": [[share, accuracy(own, data)] for share, own in masked.items()],
+        "misplaced": [list(row.values())[::3] for row in prune.count_rows(model, shares)],
+        "untrained": [[share, accuracy(own, data)] for share, own in zip(shares, masked, strict=True)],
     }
 
 

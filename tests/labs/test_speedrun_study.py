@@ -85,10 +85,9 @@ def test_a_small_study_fills_every_table_and_its_claims_follow_from_them(small, 
 
 
 def test_without_the_naive_race_there_is_no_study(small, tmp_path, monkeypatch):
-    def gone(self, what, **settings):
-        raise NotMeasured("the disk is gone")
-
-    monkeypatch.setattr(Measurements, "measure", gone)
+    monkeypatch.setattr(
+        Measurements, "measure", lambda *_, **__: (_ for _ in ()).throw(NotMeasured("the disk is gone"))
+    )
     with pytest.raises(InputError, match="00_naive did not race: races was not measured: the disk is gone"):
         study.main()
     assert not (tmp_path / "labs" / "speedrun" / "study.json").exists()
@@ -109,14 +108,9 @@ def test_a_program_that_fails_has_its_reason_and_the_others_race(small, monkeypa
     assert not_reached["failure"] == "not reached"
 
 
-def test_failures_count_in_the_median_and_there_is_none_where_half_failed():
-    medians = [study.median(values) for values in ([1.0, 2.0, None], [1.0, None, None], [1.0, None], [3.0])]
-    assert medians == [2.0, None, None, 3.0]
-
-
 def test_the_ladder_counts_failures_and_compares_pairs_that_both_reached():
     naive, cycle, momentum = tables_of(rows_of(s00=[30, 40, None], s04=[3, 2, 1], s05=[1.5, None, None]))["ladder"]
-    assert (naive["races"], naive["reached it"], naive["s to target"]) == (3, 2, 40)
+    assert (naive["races"], naive["reached it"], naive["s to target"]) == (3, 2, 40)  # a failure is the slowest
     assert (naive["speed-up over 00_naive"], naive["speed-up"]) == (None, None)
     assert cycle["speed-up over 00_naive"]["ratio"] == pytest.approx((10 * 20) ** 0.5)
     assert cycle["speed-up over 00_naive"]["rounds"] == 2
@@ -124,6 +118,7 @@ def test_the_ladder_counts_failures_and_compares_pairs_that_both_reached():
     assert cycle["speed-up"] is None  # 03 did not race
     assert momentum["s to target"] is None
     assert naive["accuracy at the end %"]["mean"] == pytest.approx(96)
+    assert study.median([1.0, None]) is None  # as half of them failed
 
 
 @pytest.mark.parametrize(
@@ -190,16 +185,15 @@ def test_a_run_of_the_heat_map_that_diverged_is_counted_as_nothing_learned():
     assert [row["accuracy %"].mean for row in rows] == pytest.approx([90, 5])
 
 
-def test_published_rows_are_next_to_ours_and_ours_say_how_many_reached_it(small):
-    setting = study.race_options(None, study.HERE / f"{LAST}.py", argv=study.words(small, small.logdir))
-    rows = study.published_rows(tables_of(rows_of(s00=[30, None, 40], s08=[1, 1, 1]))["ladder"], setting)
+def test_published_rows_are_next_to_ours_and_settings_reach_the_programs_only_where_they_are_given(small, tmp_path):
+    words = study.words(small, tmp_path)
+    rows = study.published_rows(
+        tables_of(rows_of(s00=[30, None, 40], s08=[1, 1, 1]))["ladder"],
+        study.race_options(None, study.HERE / f"{LAST}.py", argv=words),
+    )
     assert [row["who"] for row in rows][-2:] == [f"ours: {NAIVE}", f"ours: {LAST}"]
     assert "2 of 3 races" in rows[-2]["remark"]
-    assert {(row["accuracy %"], row["s"]) for row in rows} >= {(94.2, 9.43), (93.9, 61.0), (79.0, 450.0), (94.01, 2.59)}
     assert {row["data"] for row in rows[:-2]} == {"CIFAR-10"}
-
-
-def test_settings_of_an_option_reach_the_programs_only_where_they_are_given(small, tmp_path):
-    assert "--model" not in study.words(small, tmp_path)
+    assert "--model" not in words
     given = study.words(replace(small, model="w8", batch_size=32), tmp_path, "--seed", 3)
     assert given[-6:] == ["--model", "w8", "--batch-size", "32", "--seed", "3"]

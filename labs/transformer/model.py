@@ -50,7 +50,7 @@ DEFAULTS = Defaults(
     "distilbert-base-uncased",
     without=("--image-size", "--download"),
     texts={
-        "--data": "folder of texts with labels: train.csv, .tsv or .jsonl and, if there are, validation and test; "
+        "--data": "folder of texts with labels: train.csv and, if there are, validation.csv and test.csv; "
         "columns text and label (default: the docstrings of the installed packages, kept in data/ of this project)",
         "--seed": "of weights and shuffling (default: 0)",
     },
@@ -58,7 +58,6 @@ DEFAULTS = Defaults(
 )
 INITIALIZER = 0.02  # standard deviation of base's weights; of narrower ones more, as fewer of them are summed up
 DROPOUT = ("attention_dropout", "attention_probs_dropout_prob")  # of attention weights, by architecture
-DROPPED = 0.3  # share of a training text's tokens, others each time
 
 
 def classifier(name: str, tokenizer: Any, classes: Sequence[str], attention: str = "eager") -> Any:
@@ -150,11 +149,6 @@ def mark_dynamic(*inputs: torch.Tensor) -> None:
                 torch._dynamo.mark_dynamic(tensor, dimension)  # documented, but nowhere else
 
 
-def graphs_compiled() -> int:
-    """Graphs that torch.compile has made in this process, recompilations included."""
-    return torch._dynamo.utils.counters["stats"]["unique_graphs"]  # no public count
-
-
 def begin_with_word_vectors(model: Any, train_set: "Tokenized") -> None:
     """Give the token embedding of a model with random weights the `word_vectors` of the texts that it trains on.
 
@@ -171,11 +165,3 @@ def begin_with_word_vectors(model: Any, train_set: "Tokenized") -> None:
     with torch.no_grad():
         embedding.weight.copy_(vectors * model.config.initializer_range)
         embedding.weight[train_set.pad_id] = 0
-
-
-def dropped(ids: torch.Tensor, tokenizer: Any, share: float = DROPPED) -> torch.Tensor:
-    """Token ids, some of them unknown, each with probability `share`: a model learns no text by heart that it never
-    sees whole. The first token of a text and padding stay."""
-    drop = torch.rand(ids.shape, device=ids.device) < share
-    drop &= (ids != tokenizer.pad_token_id) & (ids != tokenizer.cls_token_id)
-    return ids.masked_fill(drop, tokenizer.unk_token_id)

@@ -5,8 +5,8 @@ Idea       Compiled, a layer's small operators become few fused kernels. But row
 Change     torch.compile(packed_logits), with mark_dynamic(rows, tokens, texts) before each call. It is a function, as
            its graph holds the mask of packed texts too, which model.compile() would leave out.
 Look for   Trace: fused kernels (triton on a GPU, cpp on a CPU). TORCH_LOGS=recompiles prints nothing.
-Caution    The first step compiles, which costs more than it saves in a short training. A size of 1 is always a case of
-           its own. Without marks torch compiles for the first sizes, then once more with dynamic ones.
+Caution    The first step compiles, which costs more than it saves in a short training. A size of 1 is a case of its
+           own. dynamic=True compiles twice where sizes of the first batch are equal, such as rows and texts.
 """
 
 from common import autocast_dtype, run_step, start, step_options

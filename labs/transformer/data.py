@@ -144,9 +144,8 @@ def texts(options: StepOptions) -> Texts:
 
 def fewer(of: Texts, most: int) -> Texts:
     """At most so many of each part, drawn at random, the same each time."""
-    parts = {part: getattr(of, part) for part in PARTS}
-    drawn = {part: tuple(random.Random(0).sample(every, min(most, len(every)))) for part, every in parts.items()}
-    return replace(of, **drawn)
+    more = {part: every for part in PARTS if len(every := getattr(of, part)) > most}
+    return replace(of, **{part: tuple(random.Random(0).sample(every, most)) for part, every in more.items()})
 
 
 def from_docstrings(keep: Path, folders: Sequence[Path]) -> Texts:
@@ -168,7 +167,7 @@ def from_docstrings(keep: Path, folders: Sequence[Path]) -> Texts:
     for package, file, text in rows:
         if package in classes:
             parts[part_of(file)].append(Example(text, classes.index(package)))
-    return Texts(*map(tuple, parts.values()), classes, "docstrings")
+    return Texts(*map(tuple, parts.values()), classes=classes, source="docstrings")
 
 
 def part_of(name: str) -> str:
@@ -198,9 +197,8 @@ def from_files(folder: Path) -> Texts:
             raise InputError(f"{folder}: the label {printable(unknown[0], 40)!r} is in no text of train.csv")
         if not pairs:
             raise InputError(f"{folder}: no text is left for {part}: bring more texts, or {part}.csv")
-    return Texts(
-        *(tuple(Example(text, numbers[label]) for text, label in parts[part]) for part in PARTS), classes, folder.name
-    )
+    examples = [tuple(Example(text, numbers[label]) for text, label in parts[part]) for part in PARTS]
+    return Texts(*examples, classes=classes, source=folder.name)
 
 
 def read_rows(path: Path) -> list[tuple[str, str]]:

@@ -1,7 +1,6 @@
 """Classifiers of texts: any of transformers', and DistilBERT in sizes that train on a CPU too, from random weights.
 
-And what a program does with them: texts packed into rows, compiling with changing sizes, and a start without
-pretraining.
+And what a program does with them: texts packed into rows, and a start without pretraining.
 """
 
 from collections.abc import Sequence
@@ -52,7 +51,6 @@ DEFAULTS = Defaults(
     texts={
         "--data": "folder of texts with labels: train.csv and, if there are, validation.csv and test.csv; "
         "columns text and label (default: the docstrings of the installed packages, kept in data/ of this project)",
-        "--seed": "of weights and shuffling (default: 0)",
     },
     cifar10=False,
 )
@@ -139,14 +137,9 @@ def block_diagonal(positions: torch.Tensor) -> torch.Tensor:
 
 
 def mark_dynamic(*inputs: torch.Tensor) -> None:
-    """Tell torch.compile that all sizes of these tensors change from batch to batch, so that one graph serves all.
-
-    A size of 1 is left out: torch.compile makes a case of its own of it.
-    """
+    """Tell torch.compile that the sizes of these tensors change, so that one graph serves all but those of 1."""
     for tensor in inputs:
-        for dimension in range(tensor.dim()):
-            if tensor.shape[dimension] > 1:
-                torch._dynamo.mark_dynamic(tensor, dimension)  # documented, but nowhere else
+        torch._dynamo.mark_dynamic(tensor, [at for at, size in enumerate(tensor.shape) if size > 1])
 
 
 def begin_with_word_vectors(model: Any, train_set: "Tokenized") -> None:

@@ -18,7 +18,7 @@ import transformers
 
 from labs.shared.training import Training
 from labs.transformer import model, predict, train, with_trainer
-from labs.transformer.data import Example, tokenizer_for
+from labs.transformer.data import Example, texts, tokenizer_for
 from labs.transformer.model import Size
 from walkthrough.results.errors import InputError
 
@@ -151,6 +151,13 @@ def test_the_baseline_and_the_last_program_are_trained_as_they_are(run, tmp_path
     baseline, last = (rows(folder)[0] for folder in folders)
     assert float(baseline["padding"]) > 2 * float(last["padding"])
     assert float(baseline["loss"]) == pytest.approx(float(last["loss"]), rel=0.2)  # another dropout, the same texts
+
+
+def test_an_epoch_may_be_of_fewer_texts(run, data):
+    words = ["--device", "cpu", "--model", "nano", "--batch-size", "8", "--workers", "1", "--data", str(data)]
+    options, _ = train.arguments(words)
+    tested = train.train(options, texts(options), train.LAST, epochs=2, most=20)
+    assert tested["trained_on"] == 16 and 0 <= tested["accuracy"] <= 1
 
 
 def test_a_batch_that_does_not_fit_is_one_line(run, monkeypatch):

@@ -16,20 +16,26 @@ from common.options import StepOptions
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, compile_failure, is_out_of_memory
 
+NOT_PINNED = ".*pin_memory.*no accelerator"  # torch's warning on a machine without a GPU
 CANNOT_WRITE = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS}
 CANNOT_START_PROCESS = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE}
 
 
 @contextmanager
 def as_input_error(
-    args: StepOptions, loader: Loader, device: torch.device, program: str | None = None
+    args: StepOptions,
+    loader: Loader,
+    device: torch.device,
+    program: str | None = None,
+    out_of_memory: str | None = None,
 ) -> Iterator[None]:
     """Turn the failures of a training that the user can do something about into InputError.
 
-    program: its file, where it is one that `fit` can predict.
+    program: its file, where it is one that `fit` can predict. out_of_memory: what to do where memory runs out, by
+    default to try a smaller batch or model.
     """
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")  # said in the notes instead
+        warnings.filterwarnings("ignore", message=NOT_PINNED)  # said in the notes instead
         warnings.filterwarnings("ignore", message=".*Profiler clears events")  # there is one cycle only
         logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)  # on a CPU it misses CUDA, to compile
         try:
@@ -37,14 +43,14 @@ def as_input_error(
         except InputError:
             raise
         except Exception as error:
-            message = _input_problem(error, args, loader, device, program)
+            message = _input_problem(error, args, loader, device, program, out_of_memory)
             if message is None:
                 raise
             raise InputError(message) from error
 
 
 def _input_problem(
-    error: Exception, args: StepOptions, loader: Loader, device: torch.device, program: str | None
+    error: Exception, args: StepOptions, loader: Loader, device: torch.device, program: str | None, advice: str | None
 ) -> str | None:
     """What the user can do about an error, in a line; None where it is a defect of the program."""
     batch_size, workers, text = loader.batch_size or 1, loader.num_workers, str(error)
@@ -60,7 +66,7 @@ def _input_problem(
     if is_out_of_memory(error):
         fixed = batch_size == 1 or batch_size != args.batch_size
         of_images = " or --image-size" if args.image_size else ""
-        smaller = f"try a smaller --model{of_images}" if fixed else f"try --batch-size {batch_size // 2}"
+        smaller = advice or (f"try a smaller --model{of_images}" if fixed else f"try --batch-size {batch_size // 2}")
         fits = ""
         if program and not fixed and device.type == "cuda":
             fits = what_fits(program, device, args.model, args.image_size, args.precision)

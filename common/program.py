@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from common.device import empty_cache, gpu_peak_bytes
+from common.failures import NOT_PINNED
 from common.loaders import Batch, Epochs
 from common.options import StepOptions
 from common.timing import Plan, Timing, time_training
@@ -40,7 +41,7 @@ def captured(file: Path, words: Sequence[str], *, blank_data: bool = True) -> Pr
     to stderr, since an isolated process answers on stdout. Raises what the program raises: InputError for input that it
     cannot use, SystemExit(2) for words that its parser refuses.
     """
-    warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")  # as where a program runs by itself
+    warnings.filterwarnings("ignore", message=NOT_PINNED)  # as where a program runs by itself
     wanted = replace(capture.current.get() or capture.Capture(), blank_data=blank_data)
     with redirect_stdout(sys.stderr):
         return capture.captured(file, words, wanted).program

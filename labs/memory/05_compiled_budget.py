@@ -22,10 +22,7 @@ def main():
     device = start(args)
 
     train_set = cifar10(args.data, transform=augmented(args.image_size), download=args.download)
-    loader = DataLoader(
-        train_set, args.batch_size, shuffle=True, drop_last=True,
-        num_workers=args.workers, persistent_workers=args.workers > 0,
-    )
+    loader = DataLoader(train_set, args.batch_size, shuffle=True, drop_last=True, num_workers=args.workers)
     model = resnext(args.model).to(device)
     torch._functorch.config.activation_memory_budget = 0.5
     model.compile()

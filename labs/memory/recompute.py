@@ -11,11 +11,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import create_selective_checkpoint_contexts
 
 Contexts = tuple[AbstractContextManager, AbstractContextManager]  # of the forward pass and of the recomputation
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-CONVOLUTIONS = (torch.ops.aten.convolution, torch.ops.aten._convolution, torch.ops.aten.mkldnn_convolution)
 
 
 def statistics_once(stage: nn.Module) -> Contexts:
@@ -25,7 +24,7 @@ def statistics_once(stage: nn.Module) -> Contexts:
 
 def convolutions_kept(stage: nn.Module) -> Contexts:
     """As `statistics_once`; moreover what convolutions return is kept, so that only the cheap rest is recomputed."""
-    forward, recomputation = create_selective_checkpoint_contexts(_keep_convolutions)
+    forward, recomputation = create_selective_checkpoint_contexts([torch.ops.aten.convolution.default])
 
     @contextmanager
     def both() -> Iterator[None]:
@@ -33,11 +32,6 @@ def convolutions_kept(stage: nn.Module) -> Contexts:
             yield
 
     return forward, both()
-
-
-def _keep_convolutions(context: SelectiveCheckpointContext, operator, *args, **kwargs) -> CheckpointPolicy:
-    kept = operator.overloadpacket in CONVOLUTIONS
-    return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 @contextmanager

@@ -22,11 +22,10 @@ from common.program import captured, float_batch, peak_bytes, timed, words_of
 from labs.memory.data import real_data
 from labs.memory.model import DEFAULTS, PUBLISHED, resnext
 from labs.memory.train import Settings, batches, train
-from labs.shared.study import Measured, as_stored, lab_options, measurement, measurements, on_gpu, program, report
+from labs.shared import study as shared
 from labs.shared.training import precision_of
 from walkthrough.compare.statistics import mean, of_pairs, ratio
 from walkthrough.compare.study import Claim, Row, claim, interval, percent
-from walkthrough.memory.allocator import reserved_bytes
 from walkthrough.memory.fake_gpu import fake_gpu
 from walkthrough.memory.tracker import KINDS, Block, MemoryTracker
 from walkthrough.results.errors import InputError
@@ -39,10 +38,10 @@ BASELINE, HALF, CHECKPOINTED = "00_baseline", "01_half_precision", "02_checkpoin
 SELECTIVE, OFFLOAD, COMPILED = "03_selective_checkpointing", "04_offload", "05_compiled_budget"
 PROGRAMS = (BASELINE, HALF, CHECKPOINTED, SELECTIVE, OFFLOAD, COMPILED)
 WORKERS = {True: (0, 2), False: (0, 1, 2, 4, 8)}  # by --quick, as all that follows
-ROUNDS, FEWER_ROUNDS = {True: 2, False: 5}, {True: 1, False: 5}
-EPOCHS = {True: 3, False: 20}
+TRAINED_WORKERS = {True: (0, 2), False: (0, 2, 8)}  # fewer: these are whole trainings
+ROUNDS, FEWER_ROUNDS = {True: 1, False: 5}, {True: 1, False: 3}  # fewer where differences are large
+SEEDS, EPOCHS = {True: (0, 1), False: (0, 1, 2)}, {True: 3, False: 20}
 WINDOW_STEPS, OPTIMIZER_STEPS = {True: 3, False: 10}, {True: 6, False: 20}
-SEEDS = (0, 1, 2)
 LARGER, LARGEST = 4, 7  # times the batch, as published
 IMAGES, ALL_EPOCHS = 50_000, 200
 LIMIT_SECONDS = 6 * 3600  # of one measurement: a training of CIFAR-10 on an old GPU takes hours
@@ -50,6 +49,8 @@ POINTS = 2.0  # accuracies that differ by fewer percentage points are "kept"
 POINTS_SHOWN = 300  # of a timeline, at most: the figure is no wider
 ALIKE = (0.8, 1.25)  # losses whose ratio is surely in between are "the same"
 GROWS = 2.0  # times: what takes surely longer than that "grows with the batch"
+Runs = Mapping[int, Any]  # {round: what was measured}
+Curves = Mapping[str, Sequence[Sequence[Mapping[str, float]]]]  # {variant: for each seed, its epochs}
 
 
 class Run(NamedTuple):
@@ -76,7 +77,7 @@ NONE = Run(*[None] * 4)  # type: ignore[arg-type]  # of a program that nobody pu
 LOADING = {0: (63, 104, 67.7), 1: (1.9, 105, 44.6), 2: (1.6, 104, 44.5), 4: (1.6, 104, 44.7), 8: (1.6, 104, 44.9)}
 
 
-@measurement
+@shared.measurement
 def step(options: StepOptions, name: str, precision: str, batch_size: int, run: int) -> dict[str, Any]:
     """Speed and peak memory of a program's train step, on one batch that is on the device. run: the round."""
     options = replace(options, precision=precision, batch_size=batch_size)
@@ -90,7 +91,7 @@ def step(options: StepOptions, name: str, precision: str, batch_size: int, run: 
     }
 
 
-@measurement
+@shared.measurement
 def loading(options: StepOptions, workers: int, run: int) -> dict[str, Any]:
     """How long the baseline waits for a batch and trains on it, with so many workers. run: the round.
 
@@ -115,7 +116,7 @@ def loading(options: StepOptions, workers: int, run: int) -> dict[str, Any]:
     return {"load_ms": load_ms, "step_ms": step_ms, "samples_per_second": speeds, "data": one.loader.dataset.source}
 
 
-@measurement
+@shared.measurement
 def optimizer_times(options: StepOptions, batch_size: int, run: int) -> dict[str, list[float]]:
     """The optimizer's time in ms, step by step, by where the clock waits for the device. run: the number of the round.
 
@@ -140,19 +141,17 @@ def optimizer_times(options: StepOptions, batch_size: int, run: int) -> dict[str
     return times
 
 
-@measurement
-def curves(options: StepOptions, seed: int, variants: dict[str, dict[str, Any]], epochs: int) -> dict[str, Any]:
-    """Train each of `variants` ({name: settings that change, or workers}) on real data: {name: its epochs}."""
+@shared.measurement
+def curves(options: StepOptions, seed: int, epochs: int, workers: int, **changes: Any) -> dict[str, Any]:
+    """The epochs of a training on real data; changes: of the base training's `Settings`."""
     disable_tf32()
     (train_set, test_set), device = real_data(options.data, options.image_size), torch.device(options.device)
-    source, results = getattr(train_set, "source", ""), {}
-    base = Settings(options.model, source, options.image_size, options.batch_size, 0.01, "fp32", False, seed)
-    for name, changes in variants.items():
-        settings = replace(base, **{key: value for key, value in changes.items() if key != "workers"})
-        settings = replace(settings, precision=precision_of(device, settings.precision))
-        loader = batches(settings, train_set, device, changes.get("workers", base_workers(options)))
-        results[name] = train(settings, loader, test_set, epochs, device, None)
-    return {"data": source, "epochs": results}
+    source = getattr(train_set, "source", "")
+    settings = Settings(options.model, source, options.image_size, options.batch_size, 0.01, "fp32", False, seed)
+    settings = replace(settings, **changes)
+    settings = replace(settings, precision=precision_of(device, settings.precision))
+    loader = batches(settings, train_set, device, workers)
+    return {"data": source, "epochs": train(settings, loader, test_set, epochs, device, None)}
 
 
 class Timeline(MemoryTracker):
@@ -171,39 +170,34 @@ class Timeline(MemoryTracker):
 
         At most `POINTS_SHOWN`: of neighbours, the highest. After `mark_state`.
         """
-        held, after = dict.fromkeys(KINDS, 0), list[tuple[int, dict[str, Any]]]()
+        held, after = dict.fromkeys(KINDS, 0), list[dict[str, Any]]()
         for event, (number, allocated) in enumerate(self.events):
             block = self.blocks[number]
             held[block.kind] += block.allocated_bytes if allocated else -block.allocated_bytes
-            if event >= begin:
-                row = {kind: round(size / 1e6, 2) for kind, size in held.items()}
-                after.append((sum(held.values()), {"allocations and releases": event - begin} | row))
+            megabytes = {kind: round(size / 1e6, 2) for kind, size in held.items()}
+            after.append({"allocations and releases": event - begin} | megabytes)
+        del after[:begin]
         every = -(-len(after) // POINTS_SHOWN)
-        return [max(after[at : at + every], key=lambda one: one[0])[1] for at in range(0, len(after), every)]
+        neighbours = [after[at : at + every] for at in range(0, len(after), every)]
+        return [max(rows, key=lambda row: sum(row[kind] for kind in KINDS)) for rows in neighbours]
 
 
-@measurement
-def by_kind(options: StepOptions, name: str) -> dict[str, Any]:
-    """Memory by kind over one step of a program on a GPU, of the published model and batch, in float32; predicted.
-
-    {"rows": see `Timeline`, "reserved_bytes": by torch's allocator}. Of the second step: the first makes the
-    optimizer's state.
-    """
+@shared.measurement
+def by_kind(options: StepOptions, name: str) -> list[dict[str, Any]]:
+    """Memory over one step of a program on a GPU, of the published model and batch, in float32; predicted."""
     options = replace(options, device="cpu", model=PUBLISHED, image_size=32, batch_size=128, precision="fp32")
-    timeline = Timeline()
-    with fake_gpu(timeline, []):
-        one, begin = captured(HERE / f"{name}.py", words_of(options)), 0
+    with fake_gpu(timeline := Timeline(), []):
+        one, batch = captured(HERE / f"{name}.py", words_of(options)), float_batch(options)
         timeline.begin()
-        batch = float_batch(options)
         timeline.mark("inputs", batch)
-        for _ in range(2):
-            begin = len(timeline.events)
-            one.train_step(*batch)
-            timeline.mark_state()
-        return {"rows": timeline.rows(begin), "reserved_bytes": reserved_bytes(timeline.events)}
+        one.train_step(*batch)  # makes the optimizer's state
+        begin = len(timeline.events)
+        one.train_step(*batch)
+        timeline.mark_state()
+        return timeline.rows(begin)
 
 
-class Study(Measured):
+class Study(shared.Measured):
     """The measurements, in rounds."""
 
     @property
@@ -213,16 +207,11 @@ class Study(Measured):
 
     def steps(self, sizes: Mapping[str, int], rounds: int) -> dict[str, dict[int, Any]]:
         """{program: its rounds}, interleaved, each with a batch size; in float32 but for the one that is not."""
+        settings = {name: {"name": name, "precision": self.half if name == HALF else "fp32"} for name in sizes}
+        measured = {name: partial(self.one, "step", **settings[name], batch_size=sizes[name]) for name in sizes}
+        return self.rounds(rounds, measured)
 
-        def one(name: str, run: int) -> Any:
-            if name == COMPILED and run > FEWER_ROUNDS[self.quick]:  # compiling takes most of a minute each time
-                return None
-            precision = self.half if name == HALF else "fp32"
-            return self.one("step", name=name, precision=precision, batch_size=sizes[name], run=run)
-
-        return self.rounds(rounds, {name: partial(one, name) for name in sizes})
-
-    def same_memory(self, steps: Mapping[str, Mapping[int, Any]]) -> list[Row]:
+    def same_memory(self, steps: Mapping[str, Runs]) -> list[Row]:
         """The largest batch within what the baseline holds of `LARGER` times the batch, by a line through two sizes."""
         small, names = self.options.batch_size, [name for name in (BASELINE, CHECKPOINTED, SELECTIVE) if name in steps]
         large = self.steps({name: LARGER * small for name in names}, 1)
@@ -244,7 +233,7 @@ class Study(Measured):
     def workers(self) -> list[Row]:
         """Load, step and epoch time for each number of workers, next to the published ones."""
         measured = {count: partial(self.one, "loading", workers=count) for count in WORKERS[self.quick]}
-        runs, rows = self.rounds(FEWER_ROUNDS[self.quick], measured), []
+        runs, rows = self.rounds(ROUNDS[self.quick], measured), []
         for count, by_round in runs.items():
             self.note(f"workers load {data_label(first(by_round)['data'])}")
             load_ms, step_ms = (mean([run[key] for run in by_round.values()]).mean for key in ("load_ms", "step_ms"))
@@ -260,45 +249,33 @@ class Study(Measured):
         measured = {size: partial(self.one, "optimizer_times", batch_size=size) for size in sizes}
         runs = self.rounds(FEWER_ROUNDS[self.quick], measured)
         published = dict(zip(sizes, [RUNS["base"], *SAME_MEMORY.values()], strict=True))
-        after, both = (
-            {size: {run: times[clock] for run, times in of.items()} for size, of in runs.items()}
-            for clock in ("after", "both")
-        )
         smallest = next(iter(runs), None)
         return [
-            {
-                "batch": size,
-                "waits after, ms": statistics.median(statistics.median(ms) for ms in after[size].values()),
-                "waits before and after, ms": statistics.median(statistics.median(ms) for ms in both[size].values()),
-                "times the smallest": ratio(both[size], both[smallest]) if size != smallest else None,
-                "between the clocks": ratio(after[size], both[size]),
-                "published batch": published[size].batch_size,
-                "published ms": published[size].optimizer_ms,
-            }
-            for size in runs
+            {"batch": size, "waits after, ms": statistics.median(map(statistics.median, after.values()))}
+            | {"waits before and after, ms": statistics.median(map(statistics.median, both.values()))}
+            | {"times the smallest": ratio(both, each(runs[smallest], "both")) if size != smallest else None}
+            | {"between the clocks": ratio(after, both)}
+            | {"published batch": published[size].batch_size, "published ms": published[size].optimizer_ms}
+            for size, own in runs.items()
+            for after, both in [(each(own, "after"), each(own, "both"))]
         ]
 
-    def trained(self) -> dict[str, list[list[dict[str, float]]]]:
-        """{variant: its epochs, for each seed that all variants were trained from}; of digits without CIFAR-10."""
-        variants: dict[str, dict[str, Any]] = {
-            "base": {},
-            "half precision": {"precision": self.half},
-            "checkpointing": {"checkpoint": True},
-            "larger batch": {"batch_size": LARGER * self.options.batch_size},
-            "lower learning rate": {"lr": 0.01 / LARGER},
-        }
-        others = [count for count in WORKERS[self.quick] if count != base_workers(self.options)]
-        variants |= {f"{count} workers": {"workers": count} for count in others}
-        curves: dict[str, list[Any]] = {name: [] for name in variants}
-        # One process for all is quicker; one for each loses less where hours of training are cut off.
-        groups = [variants] if self.quick else [{name: changes} for name, changes in variants.items()]
-        for seed in SEEDS:
-            done = [self.one("curves", seed=seed, variants=group, epochs=EPOCHS[self.quick]) for group in groups]
-            if all(done):  # pairs need all of a seed
-                self.note(f"the curves are of training on {data_label(done[0]['data'])}")
-                for name, epochs in (pair for one in done for pair in one["epochs"].items()):
-                    curves[name].append(epochs)
-        return {name: seeds for name, seeds in curves.items() if seeds}
+    def trained(self) -> Curves:
+        """Of each variant, the seeds that all variants were trained from; on digits without CIFAR-10."""
+        own, variants = base_workers(self.options), dict[str, dict[str, Any]]()
+        variants |= {"base": {}, "half precision": {"precision": self.half}, "checkpointing": {"checkpoint": True}}
+        variants |= {"larger batch": {"batch_size": LARGER * self.options.batch_size}}
+        variants |= {"lower learning rate": {"lr": 0.01 / LARGER}}
+        variants |= {f"{count} workers": {"workers": count} for count in TRAINED_WORKERS[self.quick] if count != own}
+        trained: dict[str, list[Any]] = {name: [] for name in variants}
+        for seed in SEEDS[self.quick]:
+            settings = {"seed": seed, "epochs": EPOCHS[self.quick], "workers": own}
+            done = {name: self.one("curves", **settings | changes) for name, changes in variants.items()}
+            if all(done.values()):  # pairs need all of a seed
+                self.note(f"the curves are of training on {data_label(done['base']['data'])}")
+                for name, one in done.items():
+                    trained[name].append(one["epochs"])
+        return {name: seeds for name, seeds in trained.items() if seeds}
 
 
 def base_workers(options: StepOptions) -> int:
@@ -311,28 +288,33 @@ def epoch_seconds(step_ms: float, batch_size: int) -> float:
     return step_ms / 1e3 * (IMAGES // batch_size)
 
 
-def first(runs: Mapping[int, Any]) -> Any:
+def first(runs: Runs) -> Any:
     """Of several rounds, which agree on what does not vary."""
     return next(iter(runs.values()))
 
 
-def median_ms(runs: Mapping[int, Any]) -> float:
+def each(runs: Runs, what: str) -> dict[int, Any]:
+    """{round: one of the values that it measured}."""
+    return {number: run[what] for number, run in runs.items()}
+
+
+def median_ms(runs: Runs) -> float:
     """The step's time, of several rounds."""
-    return statistics.median(run["step_ms"] for run in runs.values())
+    return statistics.median(each(runs, "step_ms").values())
 
 
-def speed(runs: Mapping[Any, Mapping[int, Any]], name: Any) -> Any:
+def speed(runs: Mapping[Any, Runs], name: Any) -> Any:
     """The `Ratio` of one's samples per second to those of the first; None of the first itself."""
     base = next(iter(runs))
-    windows = [{number: run["samples_per_second"] for number, run in runs[one].items()} for one in (name, base)]
-    return None if name == base else ratio(*windows)
+    return None if name == base else ratio(*(each(runs[one], "samples_per_second") for one in (name, base)))
 
 
-def programs(steps: Mapping[str, Mapping[int, Any]]) -> list[Row]:
+def programs(steps: Mapping[str, Runs], options: StepOptions) -> list[Row]:
     """Every way to hold less, with the same batch: its speed, and the most memory that a step holds."""
     base = first(steps[BASELINE])["peak_bytes"]
     return [
-        {"program": name, "precision": one["precision"], "step ms": median_ms(runs), "speed": speed(steps, name)}
+        {"program": name, "model": options.model, "batch": options.batch_size, "precision": one["precision"]}
+        | {"step ms": median_ms(runs), "speed": speed(steps, name)}
         | {"peak MB": one["peak_bytes"] / 1e6, "of the baseline's": one["peak_bytes"] / base}
         | {"published step ms": known.step_ms, "published GB": known.memory_gb}
         for name, runs in steps.items()
@@ -340,9 +322,9 @@ def programs(steps: Mapping[str, Mapping[int, Any]]) -> list[Row]:
     ]
 
 
-def overall(programs: Sequence[Row], same_memory: Sequence[Row], batch_size: int) -> list[Row]:
+def overall(programs: Sequence[Row], same_memory: Sequence[Row]) -> list[Row]:
     """How long all epochs take, computed from the steps' times, next to the published totals."""
-    small = {row["program"]: (row["step ms"], batch_size) for row in programs}
+    small = {row["program"]: (row["step ms"], row["batch"]) for row in programs}
     same = {row["program"]: (row["step ms"], row["largest batch"]) for row in same_memory}
     ours = [*map(small.get, SAME_BATCH), *map(same.get, SAME_MEMORY)]
     seconds = [epoch_seconds(*one) if one else None for one in ours]
@@ -357,7 +339,7 @@ def overall(programs: Sequence[Row], same_memory: Sequence[Row], batch_size: int
     ]
 
 
-def curve_rows(curves: Mapping[str, list[list[dict[str, float]]]]) -> list[Row]:
+def curve_rows(curves: Curves) -> list[Row]:
     """Means over seeds, with intervals, of every epoch."""
     return [
         {"variant": name, "epoch": number + 1, "seeds": len(seeds), "loss": mean([row["loss"] for row in epoch])}
@@ -368,7 +350,7 @@ def curve_rows(curves: Mapping[str, list[list[dict[str, float]]]]) -> list[Row]:
     ]
 
 
-def compared(curves: Mapping[str, list[list[dict[str, float]]]]) -> list[Row]:
+def compared(curves: Curves) -> list[Row]:
     """What differs in the last epoch from another variant's, in pairs of one seed."""
     rows, to = [], {"base": None, "larger batch": "lower learning rate", "lower learning rate": None}
     for name in curves if len(curves.get("base", ())) > 1 else ():
@@ -380,97 +362,75 @@ def compared(curves: Mapping[str, list[list[dict[str, float]]]]) -> list[Row]:
     return rows
 
 
-def at_peak(timelines: Mapping[str, Any]) -> list[Row]:
-    """Of each program, the moment at which it holds most, by kind in MB: predicted for a GPU.
-
-    What was published counts calls of cudaMalloc, so it is next to what is reserved.
-    """
-    rows = []
-    for name, timeline in timelines.items():
-        sizes = [dict([*row.items()][1:]) for row in timeline["rows"]]
-        peak = max(sizes, key=lambda kinds: sum(kinds.values()))
-        total = {"allocated GB": sum(peak.values()) / 1e3, "reserved GB": timeline["reserved_bytes"] / 1e9}
-        published = {"published GB": SAME_BATCH.get(name, NONE).memory_gb}
-        rows.append({"program": name} | {kind: round(mb) for kind, mb in peak.items()} | total | published)
-    return rows
-
-
 def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
     """What was published, and what the tables say about it."""
-
-    def cell(table: str, key: Any, column: str) -> Any:
-        row = next((row for row in tables.get(table, ()) if next(iter(row.values())) == key), {})
-        return interval(row.get(column)) or row.get(column)
-
-    clocks = {name: interval(value) for name, value in (tables.get("optimizer") or [{}])[-1].items()}
-    batches = [cell("same_memory", name, "largest batch") for name in (CHECKPOINTED, BASELINE)]
+    cell, optimizer = partial(shared.cell, tables), (tables.get("optimizer") or [{}])[-1]
+    batches = [cell("same_memory", "largest batch", program=name) for name in (CHECKPOINTED, BASELINE)]
     points, kept = "test accuracy, points", (-POINTS, POINTS)
     return [
         claim("checkpoint-memory", "Checkpointing lowers the peak",
-              cell("programs", CHECKPOINTED, "of the baseline's"), published="0.65 of it", below=1),
+              cell("programs", "of the baseline's", program=CHECKPOINTED), published="0.65 of it", below=1),
         claim("checkpoint-time", "Checkpointing makes a step slower",
-              cell("programs", CHECKPOINTED, "speed"), published="0.68x the speed", below=1),
+              cell("programs", "speed", program=CHECKPOINTED), published="0.68x the speed", below=1),
         claim("same-memory-batch", "Checkpointing fits a larger batch into the same memory",
               batches[0] / batches[1] if all(batches) else None, published="1.75x", above=1),
         claim("same-memory-time",
               "Checkpointing with the larger batch that then fits is slower per image",
-              cell("same_memory", CHECKPOINTED, "speed"), published="0.71x the speed", below=1),
+              cell("same_memory", "speed", program=CHECKPOINTED), published="0.71x the speed", below=1),
         claim("half-precision", "Half precision makes a step faster",
-              cell("programs", HALF, "speed"), published="1.33x", above=1),
+              cell("programs", "speed", program=HALF), published="1.33x", above=1),
         claim("workers", "Two loader workers make an epoch faster than none",
-              cell("workers", 2, "speed"), published="1.52x", above=1),
+              cell("workers", "speed", workers=2), published="1.52x", above=1),
         claim("optimizer-grows",
               f"The optimizer takes over {GROWS:g} times as long with {LARGEST} times the batch",
-              clocks.get("times the smallest"), published="20x", above=GROWS),
+              interval(optimizer.get("times the smallest")), published="20x", above=GROWS),
         claim("optimizer-clock",
               "A clock that waits for the device only after the optimizer counts the backward pass too: with the "
               f"largest batch it shows over {GROWS:g} times what a clock shows that waits before as well",
-              clocks.get("between the clocks"), above=GROWS,
+              interval(optimizer.get("between the clocks")), above=GROWS,
               needs=None if on_gpu else "a GPU, which works through a queue"),
         claim("half-precision-accuracy",
               f"Half precision keeps the test accuracy within {POINTS:g} percentage points",
-              cell("compared", "half precision", points), within=kept),
+              cell("compared", points, variant="half precision"), within=kept),
         claim("checkpoint-accuracy", f"Checkpointing keeps the test accuracy within {POINTS:g} percentage points",
-              cell("compared", "checkpointing", points), within=kept,
+              cell("compared", points, variant="checkpointing"), within=kept,
               needs=None if on_gpu else "a GPU: on a CPU both trainings are equal bit by bit"),
         claim("workers-accuracy", f"Two workers or none: the test accuracy ends within {POINTS:g} percentage points",
-              cell("compared", "0 workers" if on_gpu else "2 workers", points), within=kept),
+              cell("compared", points, variant="0 workers" if on_gpu else "2 workers"), within=kept),
         claim("batch-like-learning-rate",
               f"{LARGER} times the batch ends with the training loss of 1/{LARGER} of the learning rate (ratio between "
               f"{ALIKE[0]} and {ALIKE[1]})",
-              cell("compared", "larger batch", "loss, times"), within=ALIKE),
+              cell("compared", "loss, times", variant="larger batch"), within=ALIKE),
     ]  # fmt: skip
 
 
 def main() -> None:
-    options, _ = lab_options(__doc__, "memory", DEFAULTS)
+    options, _ = shared.lab_options(__doc__, "memory", DEFAULTS)
     with torch.device("meta"):
         resnext(options.model)  # refuses a name that is none
     check_cifar10(options.data)  # refuses what is broken
-    study = Study(measurements("memory", options, limit_seconds=LIMIT_SECONDS))
+    study = Study(shared.measurements("memory", options, limit_seconds=LIMIT_SECONDS))
     steps = study.steps(dict.fromkeys(PROGRAMS, options.batch_size), ROUNDS[options.quick])
     if BASELINE not in steps:
         raise InputError(f"nothing to compare with: {study.notes[0]}")
-    tables: dict[str, list[Row]] = {"programs": programs(steps), "same_memory": study.same_memory(steps)}
-    tables["overall"] = overall(tables["programs"], tables["same_memory"], options.batch_size)
+    tables: dict[str, list[Row]] = {"programs": programs(steps, options), "same_memory": study.same_memory(steps)}
+    tables["overall"] = overall(tables["programs"], tables["same_memory"])
     tables |= {"workers": study.workers(), "optimizer": study.optimizer()}
-    trained, own = study.trained(), f"{base_workers(options)} workers"
-    by_workers = {own: trained.get("base", [])} | {name: trained[name] for name in trained if "workers" in name}
-    tables["compared"] = compared(trained)
+    trained = study.trained()
+    by_workers = {f"{base_workers(options)} workers": trained.get("base", [])}
+    by_workers |= {name: trained[name] for name in trained if "workers" in name}
+    tables |= {"compared": compared(trained), "curves_by_workers": curve_rows(by_workers)}
     tables["curves"] = curve_rows({name: seeds for name, seeds in trained.items() if name not in by_workers})
-    tables["curves_by_workers"] = curve_rows(by_workers)
-    predicted = {name: study.one("by_kind", name=name) for name in PROGRAMS if name not in (HALF, COMPILED)}
-    timelines = {name: timeline for name, timeline in predicted.items() if timeline}
-    tables["memory_at_peak"] = at_peak(timelines)
-    shown = [name for name in (BASELINE, CHECKPOINTED) if name in timelines]
-    tables |= {f"memory_by_kind_{name}": timelines[name]["rows"] for name in shown}
-    notes = [] if on_gpu(options) else [
+    for name in (BASELINE, CHECKPOINTED):
+        tables[f"memory_by_kind_{name}"] = study.one("by_kind", name=name) or []
+    notes = [] if shared.on_gpu(options) else [
         *(f"bf16 is measured although {note}" for note in autocast_notes("cpu", study.half)),
         *without_gpu("offload", "cpu"),
         "a peak on a CPU is what a step allocates on top of weights and optimizer state",
     ]  # fmt: skip
-    report(study.lab.study(tables, claims(as_stored(tables), on_gpu(options)), [*notes, *study.notes]), options)
+    audit = claims(shared.as_stored(tables), shared.on_gpu(options))
+    shared.report(study.lab.study(tables, audit, [*notes, *study.notes]), options)
 
 
 if __name__ == "__main__":
-    program(main, claims)
+    shared.program(main, claims)

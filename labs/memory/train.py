@@ -105,11 +105,10 @@ def train(
 
 def forward(model: ResNeXt, images: torch.Tensor, checkpointed: bool) -> torch.Tensor:
     """The model's output; checkpointed: each stage is recomputed in the backward pass, as in 02_checkpointing."""
-    if not checkpointed:
-        return model(images)
     x = model.stem(images)
     for stage in model.stages:
-        x = checkpoint(stage, x, use_reentrant=False, context_fn=partial(statistics_once, stage))
+        context_fn = partial(statistics_once, stage)
+        x = checkpoint(stage, x, use_reentrant=False, context_fn=context_fn) if checkpointed else stage(x)
     return model.head(x)
 
 
@@ -138,7 +137,8 @@ def parsed(words: Sequence[str]) -> tuple[StepOptions, int, float, bool]:
     parser.add_argument("--checkpoint", action="store_true", help="recompute each stage in the backward pass")
     args = parser.parse_args(words)
     args.logdir = folder_of(args.logdir, FOLDER, args.quick)
-    return resolved(args, defaults=DEFAULTS), args.epochs, args.lr, args.checkpoint
+    epochs = min(args.epochs, QUICK_EPOCHS) if args.quick else args.epochs
+    return resolved(args, defaults=DEFAULTS), epochs, args.lr, args.checkpoint
 
 
 def main() -> None:
@@ -154,9 +154,7 @@ def main() -> None:
     loader = batches(settings, train_set, device, options.workers)
     fit = Path(__file__).with_name("02_checkpointing.py" if checkpointed else "01_half_precision.py")
     with as_input_error(options, loader, device, str(fit)):
-        train(
-            settings, loader, test_set, min(epochs, QUICK_EPOCHS) if options.quick else epochs, device, options.logdir
-        )
+        train(settings, loader, test_set, epochs, device, options.logdir)
     print(f"written to {options.logdir}; look at it with: tensorboard --logdir {options.logdir}")
 
 

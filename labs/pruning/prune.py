@@ -28,17 +28,8 @@ from common.device import disable_tf32, keep_freed_memory
 from common.options import StepOptions, add_step_options, resolved
 from labs.pruning.masks import HOW, apply, magnitudes, masks_of, prunable, remove, threshold, without_channels
 from labs.pruning.model import DEFAULTS, FIRST_LAYER, network, network_like
-from labs.shared.images import SPLIT_SEED, DataSet, Images, image_data, source_in
-from labs.shared.training import (
-    CHECKPOINT,
-    KEPT,
-    Training,
-    folder_of,
-    logdir_text,
-    packed,
-    rising_then_falling,
-    unpacked,
-)
+from labs.shared import training
+from labs.shared.images import MEAN, SPLIT_SEED, STD, DataSet, Images, image_data, source_in
 from walkthrough.compare.table import Table
 from walkthrough.results.errors import InputError, OneLineParser, folder, printable, real_number, whole_number
 from walkthrough.results.result import write_whole
@@ -54,7 +45,6 @@ RECIPES = {  # digits: chosen on folds of the training images, no test image was
     "imagenette": {"epochs": 40, "lr": 0.1, "image_size": 64},
 }
 MOMENTUM, WEIGHT_DECAY = 0.9, 5e-4
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of photographs, as torchvision's and labs/scale's networks
 QUICK_EPOCHS, QUICK_IMAGES = 10, 1200  # by --quick, of any data set
 TEST_BATCH = 500
 SHARES, RESETS = (0.8, 0.9, 0.95), (0, 2)
@@ -97,17 +87,17 @@ def data_of(options: StepOptions, known: Mapping[str, Any] | None = None) -> tup
     data = image_data(source, root, size, "pruning", options.download, folder_size=size)
     if source == "imagenette":
         data = replace(data, mean=torch.tensor(MEAN), std=torch.tensor(STD))
+    some = torch.Generator().manual_seed(SPLIT_SEED)
+
+    def on_device(part: Images) -> Images:
+        """By --quick a few at random, since those of a folder are in the order of their classes."""
+        if options.quick:
+            part = part.chosen(torch.randperm(len(part), generator=some)[:QUICK_IMAGES])
+        return Images(part.images.to(options.device), part.labels.to(options.device))
+
+    data = replace(data, train=on_device(data.train), test=on_device(data.test))
     if options.quick:
         own["epochs"] = min(QUICK_EPOCHS, own["epochs"])
-        some = torch.Generator().manual_seed(SPLIT_SEED)  # at random, since those of a folder are in order of classes
-        train, test = (
-            part.chosen(torch.randperm(len(part), generator=some)[:QUICK_IMAGES]) for part in (data.train, data.test)
-        )
-        data = replace(data, train=train, test=test)
-    train, test = (
-        Images(*(of.to(options.device) for of in (part.images, part.labels))) for part in (data.train, data.test)
-    )
-    data = replace(data, train=train, test=test)
     if len(data.train) < own["batch_size"]:
         raise InputError(f"--batch-size {own['batch_size']} is larger than the data ({len(data.train)} images)")
     name = root.resolve().name if source == "imagenette" else source
@@ -136,20 +126,22 @@ def optimizer_at(
 
 def train(
     model: nn.Module, optimizer: torch.optim.Optimizer, data: DataSet, settings: Settings, folder: Path | None = None,
-    begin: int = 0, until: int | None = None, keep: Sequence[int] = (),
-) -> Training:  # fmt: skip
-    """Train from the end of epoch `begin` to that of `until`, by default the last: its epochs, with test accuracies.
+    begin: int = 0, keep: Sequence[int] = (),
+) -> training.Training:  # fmt: skip
+    """Train from the end of epoch `begin` to the last: its epochs, with test accuracies.
 
     The batches and the learning rates of an epoch are the same wherever a training begins. folder, keep: see
     `Training`. Raises InputError where a loss is no number.
     """
     images, device = data.train, data.train.images.device
     steps = len(images) // settings.batch_size
-    schedule = rising_then_falling(optimizer, settings.epochs * steps, 1 / settings.epochs, True, begin * steps)
+    schedule = training.rising_then_falling(
+        optimizer, settings.epochs * steps, 1 / settings.epochs, True, begin * steps
+    )
     order = torch.Generator()
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
-    run = Training(folder, settings, parts, [order], device=device, keep=keep, after=begin)
-    for _ in run.epochs(until or settings.epochs):
+    run = training.Training(folder, settings, parts, [order], device=device, keep=keep, after=begin)
+    for _ in run.epochs(settings.epochs):
         model.train()
         total = torch.zeros((), device=device)
         for chosen in torch.randperm(len(images), generator=order).split(settings.batch_size)[:steps]:
@@ -210,11 +202,11 @@ def read_trained(path: Path) -> dict[int, State]:
             raise InputError(f"torchvision's weights cannot be fetched: {printable(error, 80)}") from error
     files = [path]
     if path.is_dir():
-        files = [path / CHECKPOINT, *path.glob(KEPT.format("*"))]
+        files = [path / training.CHECKPOINT, *path.glob(training.KEPT.format("*"))]
     states: dict[int, State] = {}
     for file in files:
         try:
-            state = unpacked(file.read_bytes())
+            state = training.unpacked(file.read_bytes())
             weights = state.get("model", state.get("state_dict", state))
             weights = {name.removeprefix("module."): value for name, value in weights.items()}
             states[len(state.get("epochs", ()))] = {**state, "model": weights}
@@ -272,13 +264,13 @@ def count_rows(model: nn.Module, shares: Iterable[float]) -> list[dict[str, Any]
 
 def parsed(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.Namespace]:
     """The command line."""
-    parser = OneLineParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = OneLineParser(description=__doc__)
     without = ("--precision", "--stacks", "--workers")
-    texts = {"--logdir": logdir_text(FOLDER), "--seed": "of weights and shuffling (default: as trained, or 0)"}
+    texts = {"--logdir": training.logdir_text(FOLDER), "--seed": "of weights and shuffling (default: as trained, or 0)"}
     add_step_options(parser, FOLDER, None, without, texts, DEFAULTS)
     parser.set_defaults(seed=None)
     add = parser.add_argument
-    add("--trained", type=Path, metavar="DIR|FILE", help="of another training, or torchvision: see above")
+    add("--trained", type=folder, metavar="DIR|FILE", help="of another training, or torchvision: see above")
     add("--shares", type=float, nargs="+", default=SHARES, metavar="S", help="of the weights that go (default: 0.8 …)")
     add("--reset", type=epoch, nargs="+", metavar="EPOCH", help="0 … or end (default: 0 2, or all that were kept)")
     add("--how", choices=(*HOW, "channels"), default=HOW[0], help="what goes (default: %(default)s)")
@@ -287,8 +279,7 @@ def parsed(words: Sequence[str] | None = None) -> tuple[StepOptions, argparse.Na
     args = parser.parse_args(words)
     if not all(0 < share < 1 for share in args.shares):
         raise InputError("--shares are above 0 and below 1, such as 0.9")
-    args.trained = args.trained and (args.trained if str(args.trained) == "torchvision" else folder(str(args.trained)))
-    args.logdir = folder_of(args.logdir, FOLDER, args.quick)
+    args.logdir = training.folder_of(args.logdir, FOLDER, args.quick)
     return replace(resolved(args, defaults=DEFAULTS), seed=args.seed or 0), args
 
 
@@ -341,7 +332,7 @@ def main() -> None:
         model, optimizer = reset(network_at_end(), states, share, at, args.how, settings)
         train(model, optimizer, data, settings, path, begin=at if at < last else 0)
         remove(model)
-        write_whole(path / PRUNED, packed(model.state_dict()))
+        write_whole(path / PRUNED, training.packed(model.state_dict()))
         rows.append(row_of(model, share, at))
     console().print(Table("pruned", rows).rich())
     print(f"written to {options.logdir}")

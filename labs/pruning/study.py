@@ -5,18 +5,14 @@
     python labs/pruning/study.py --cluster slurm    # the trainings as SLURM arrays (--logdir, --data: shared folders)
 
 By the functions of `prune.py`, each training as a job of its own: the grid of shares and epochs, other masks, other
-random weights, rounds, channels; then speed, and jobs one after the other against several at a time. The result is
-labs/pruning/study.json in --logdir.
+random weights, rounds, channels; then speed. The result is labs/pruning/study.json in --logdir.
 """
 
 import hashlib
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -28,20 +24,10 @@ from labs.pruning import prune
 from labs.pruning.masks import HOW, apply, magnitudes, masks_of, remove, without_channels
 from labs.pruning.model import DEFAULTS, network
 from labs.pruning.prune import Settings, accuracy, optimizer_at, reset, train
+from labs.shared import study as shared
 from labs.shared.cluster import add_cluster_options, cluster_of
 from labs.shared.images import DataSet
-from labs.shared.study import (
-    Measured,
-    as_stored,
-    cell,
-    lab_options,
-    measurement,
-    measurements,
-    on_gpu,
-    program,
-    report,
-)
-from walkthrough.compare.statistics import Mean, Ratio, Rounds, mean, ratio
+from walkthrough.compare.statistics import Mean, Ratio, mean, ratio
 from walkthrough.compare.study import Claim, Measurements, Row, claim, percent
 from walkthrough.results.environment import code_hash, usable_cores
 from walkthrough.results.errors import InputError
@@ -54,7 +40,7 @@ PUBLISHED_WEIGHTS = 3_538_984
 PUBLISHED_QUANTILES = {"mean": 0.140, "50 %": 0.0218, "90 %": 0.123, "99 %": 2.95, "largest": 2226.8}
 
 SEEDS = {True: 2, False: 3}  # by --quick, as those that follow
-ROUNDS = {True: 2, False: 5}  # of speeds, and of trainings one after the other and side by side
+ROUNDS = {True: 2, False: 5}  # of speeds
 SHARES = {True: (0.8, 0.95, 0.99), False: (0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 0.99)}
 RESETS = {True: (0, 1, 2), False: (0, 1, 2, 4)}  # the last of them is late
 SOME = {True: (0.95,), False: (0.8, 0.9, 0.95, 0.99)}  # shares, with other masks and weights
@@ -64,7 +50,6 @@ IN_ROUNDS = (0.6, 0.8, 0.9, 0.95, 0.99)  # shares, one after the other
 OTHER_WEIGHTS = 10_000_019  # added to a seed: the weights of another network
 TIMED = 0.9  # share of the weights, or channels, that a network is timed without
 NETWORKS = ("unpruned", "masked", "masks removed", "channels pruned")
-JOBS, JOB_EPOCHS = 4, 4  # trainings that are timed, at least, and their epochs
 LIMIT_SECONDS = 6 * 3600  # of one measurement
 PROCESSES = {"cpu": 8, "cuda": 2}  # at a time, at most
 JUDGED, GOOD = 95.0, 95  # % pruned, what claims are of; % right
@@ -151,7 +136,7 @@ def weights_in(options: StepOptions, settings: Settings) -> Path:
     return options.logdir / "weights" / hashlib.sha256(what.encode()).hexdigest()[:12]
 
 
-@measurement
+@shared.measurement
 def trained(options: StepOptions, seed: int) -> dict[str, Any]:
     """The unpruned training from a seed, whose weights are kept, and what its weights' magnitudes are.
 
@@ -164,16 +149,14 @@ def trained(options: StepOptions, seed: int) -> dict[str, Any]:
     train(model, optimizer_at(model, settings), data, settings, folder, keep=RESETS[options.quick])
     states = prune.read_trained(folder)
     values = {of: magnitudes(model, of) for of in ("weights", "parameters", "pooled")}
-    masked = {
-        share: reset(new(data, settings), states, share, max(states), HOW[0], settings)[0]
-        for share in SHARES[options.quick]
-    }
+    shares = SHARES[options.quick]
+    masked = [reset(new(data, settings), states, share, max(states), HOW[0], settings)[0] for share in shares]
     return {
         "accuracy": accuracy(model, data),
         "magnitudes": {of: quantiles(numbers) for of, numbers in values.items()},
         "counts": {of: len(numbers) for of, numbers in values.items()},
-        "misplaced": [list(row.values())[::3] for row in prune.count_rows(model, SHARES[options.quick])],
-        "untrained": [[share, accuracy(own, data)] for share, own in masked.items()],
+        "misplaced": [list(row.values())[::3] for row in prune.count_rows(model, shares)],
+        "untrained": [[share, accuracy(own, data)] for share, own in zip(shares, masked, strict=True)],
     }
 
 
@@ -183,7 +166,7 @@ def quantiles(values: torch.Tensor) -> dict[str, float]:
     return {"mean": values.mean().item(), **of, "largest": values.max().item()}
 
 
-@measurement
+@shared.measurement
 def retrained(options: StepOptions, seed: int, share: float, epoch: int, how: str, begin: int | None) -> dict[str, Any]:
     """Prune the weights as they are at the end, reset the others to an epoch, and train; see `Cell`.
 
@@ -198,7 +181,7 @@ def retrained(options: StepOptions, seed: int, share: float, epoch: int, how: st
     return {"accuracy": accuracy(model, data), "parameters": sum(of.numel() for of in model.parameters())}
 
 
-@measurement
+@shared.measurement
 def iterated(options: StepOptions, seed: int, epoch: int) -> list[tuple[float, float]]:
     """Prune in rounds, each from the weights that the one before ends with, reset and train again after each.
 
@@ -215,7 +198,7 @@ def iterated(options: StepOptions, seed: int, epoch: int) -> list[tuple[float, f
     return rows
 
 
-@measurement
+@shared.measurement
 def speeds(options: StepOptions, run: int) -> dict[str, dict[str, list[float]]]:
     """{network: {"inference", "training": images/s of each window}} of `NETWORKS`, not trained, with all threads.
 
@@ -251,22 +234,6 @@ def timed_network(name: str, model: nn.Module) -> nn.Module:
 @torch.no_grad()
 def inference(model: nn.Module, images: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return model(images)[0, 0]
-
-
-@measurement
-def jobs(options: StepOptions, processes: int, count: int, run: int) -> list[float]:
-    """`count` short trainings by so many processes, start included: [trainings/s]."""
-    seeds, threads, begin = range(run * count, (run + 1) * count), 1 if processes > 1 else None, time.perf_counter()
-    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
-        list(pool.map(job, repeat(options), seeds, repeat(threads)))
-    return [count / (time.perf_counter() - begin)]
-
-
-def job(options: StepOptions, seed: int, threads: int | None) -> None:
-    """A short training."""
-    data, settings = setup(options, seed, threads)
-    model = new(data, settings)
-    train(model, optimizer_at(model, settings), data, settings, until=JOB_EPOCHS)
 
 
 # Tables
@@ -375,50 +342,34 @@ def speed_rows(rounds: Mapping[int, Mapping[str, Mapping[str, list[float]]]]) ->
     ]
 
 
-def job_rows(took: Mapping[int, Rounds], count: int) -> list[Row]:
-    """One training after the other, with all cores, against several at a time with one core each. took: trainings/s."""
-    return [
-        {
-            "at a time": processes,
-            "trainings": count,
-            "s": mean([count / own[0] for own in rounds.values()]).mean,
-            "times as soon": ratio(rounds, took[1]) if processes > 1 and 1 in took else None,
-        }
-        for processes, rounds in took.items()
-    ]
-
-
 # What follows
 
 
 def claims(tables: Tables, on_gpu: bool) -> list[Claim]:
     """What was published or expected, and what came of it; of the tables as stored."""
+    cell = partial(shared.cell, tables)
     timed, at = in_percent(TIMED), f"{JUDGED:g} % pruned (points more)"
-    statistics = cell(tables, "counts", "running statistics", network="MobileNetV2")
+    statistics = cell("counts", "running statistics", network="MobileNetV2")
     text = "All numbers that were sorted are weights (% of them that are running statistics)"
     share = 100 * statistics / PUBLISHED_WEIGHTS
     result = [claim("counted", text, share, below=0.001, published=f"{PUBLISHED_WEIGHTS:,} weights")]
     text = f"Of {JUDGED:g} % asked for, a threshold with statistics prunes more (% of the parameters)"
-    value = cell(tables, "misplaced", "of the parameters %", **{"asked for %": JUDGED})
+    value = cell("misplaced", "of the parameters %", **{"asked for %": JUDGED})
     result.append(claim("pooled", text, value, above=JUDGED))
     text = f"A network without {timed} of its weights, trained again, has a test accuracy of at least {GOOD} % (%)"
-    result.append(claim("accurate", text, cell(tables, "variants", timed, accuracy="initialisation"), above=GOOD))
+    result.append(claim("accurate", text, cell("variants", timed, accuracy="initialisation"), above=GOOD))
     for id, (text, one, other) in COMPARED.items():
-        value = cell(tables, "differences", f"{JUDGED:g} %", points=f"{one} - {other}")
+        value = cell("differences", f"{JUDGED:g} %", points=f"{one} - {other}")
         result += [of_seeds(id, f"{text}, {at}", value)] if text else []
 
     def speed(name: str) -> Any:
-        return cell(tables, "speed", "inference, times as fast", network=f"{name}, {timed}")
+        return cell("speed", "inference, times as fast", network=f"{name}, {timed}")
 
     for name in ("masked", "masks removed"):
         text = f"Inference is as fast with {timed} of the weights zero, {name} (times as fast)"
         result.append(claim(name.replace(" ", "-"), text, speed(name), within=SAME_SPEED))
     text = f"Inference without {timed} of the channels inside the blocks is faster (times as fast)"
     result.append(claim("channels", text, speed("channels pruned"), above=1))
-    most = max((row["at a time"] for row in tables["processes"]), default=1)
-    text = f"Trainings {most} at a time, one core each, take less time than one after the other (times as fast)"
-    value = cell(tables, "processes", "times as soon", **{"at a time": most})
-    result.append(claim("processes", text, value, above=1, needs=None if most > 1 else "two cores"))
     text = "Late resetting beats the initialisation for MobileNetV2 on ImageNet (points more)"
     return [*result, claim("late-imagenet", text, None, needs="a GPU and ImageNet: prune.py --trained")]
 
@@ -433,7 +384,7 @@ def of_seeds(id: str, text: str, value: Mean | None) -> Claim:
 # The study
 
 
-class Study(Measured):
+class Study(shared.Measured):
     """The measurements."""
 
     def __init__(self, lab: Measurements) -> None:
@@ -443,9 +394,8 @@ class Study(Measured):
 
     def tables(self) -> dict[str, list[Row]]:
         """Raises InputError where no unpruned network could be trained."""
-        quick, count, ways = self.quick, max(JOBS, self.processes), sorted({1, self.processes})
+        quick = self.quick
         timed = self.rounds(ROUNDS[quick], {"speeds": partial(self.one, "speeds")})
-        took = self.rounds(ROUNDS[quick], {way: partial(self.one, "jobs", processes=way, count=count) for way in ways})
         [trained] = self.each("trained", [{}])  # first, once for each seed: the others read its weights
         if not trained:
             raise InputError(f"no unpruned network was trained: {'; '.join(self.notes)}")
@@ -468,7 +418,6 @@ class Study(Measured):
                 for share, own in channels.items()
             ],
             "speed": speed_rows(timed["speeds"]) if timed else [],
-            "processes": job_rows(took, count),
             "pruned": [  # for the figure
                 {"variant": name, "pruned %": row["pruned %"], "accuracy %": row[name]}
                 for name in list(grid[0])[2:]
@@ -507,12 +456,12 @@ class Study(Measured):
 
 
 def main() -> None:
-    options, args = lab_options(__doc__, "pruning", DEFAULTS, add_more=add_cluster_options)
-    cluster = cluster_of(args, options.logdir / "jobs", gpus=int(on_gpu(options)))
+    options, args = shared.lab_options(__doc__, "pruning", DEFAULTS, add_more=add_cluster_options)
+    cluster = cluster_of(args, options.logdir / "jobs", gpus=int(shared.on_gpu(options)))
     data, settings = prune.data_of(options)
     network(options.model, data.channels, data.classes)  # InputError for an unknown one
     options = replace(options, download=False)
-    study = Study(measurements("pruning", options, limit_seconds=LIMIT_SECONDS, jobs=cluster))
+    study = Study(shared.measurements("pruning", options, limit_seconds=LIMIT_SECONDS, jobs=cluster))
     tables = study.tables()
     notes = [
         f"{len(data.train)} training and {len(data.test)} test images of {data.source}, {options.model}, "
@@ -520,8 +469,8 @@ def main() -> None:
         "intervals are of seeds: a network, its batches and its masks; the test images are the same for all",
         *study.notes,
     ]
-    report(study.lab.study(tables, claims(as_stored(tables), on_gpu(options)), notes), options)
+    shared.report(study.lab.study(tables, claims(shared.as_stored(tables), shared.on_gpu(options)), notes), options)
 
 
 if __name__ == "__main__":
-    program(main, claims)
+    shared.program(main, claims)

@@ -1,9 +1,6 @@
 """The data: a folder of JPEG files, train/CLASS/*.jpg and val/CLASS/*.jpg, as ImageNet's is; or one that is drawn.
 
 Also one of Parquet files, as the Hugging Face hub stores ImageNet, of which `preprocess` makes images of one size.
-
-    python labs/scale/data.py --out DIR [--images 2000] [--classes 10]     # draws one of a chosen size
-
 The one place where JPEGs are decoded, cropped and resized on the CPU, so that all pipelines agree.
 """
 
@@ -17,20 +14,19 @@ from pathlib import Path
 from typing import Any, cast
 
 from labs.scale import drawing
-from labs.shared.images import Box, middle_square
+from labs.shared.images import MEAN, STD, Box, middle_square
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT, usable_cores
-from walkthrough.results.errors import InputError, OneLineParser, add_number, folder, printable
+from walkthrough.results.errors import InputError, printable
 
 import numpy as np
 import torch
 from PIL import Image
 from torch.nn import functional as F
 from torch.utils.data import Dataset
-from torchvision.datasets import ImageFolder
-from torchvision.transforms import RandomResizedCrop
+from torchvision.datasets import DatasetFolder
+from torchvision.transforms import Compose, RandomHorizontalFlip, RandomResizedCrop
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's images, for values in 0..1
 CROP_AREA, CROP_RATIO = (0.35, 1.0), (3 / 4, 4 / 3)  # of a random crop in training: of the image's; width over height
 QUALITY = 90  # of JPEGs that are made small
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)  # what PIL raises for a broken file
@@ -46,7 +42,7 @@ class Corrupt(InputError):
         super().__init__(text.strip().rpartition("Corrupt: ")[2])
 
 
-class Jpegs(ImageFolder):
+class Jpegs(DatasetFolder):
     """The JPEGs of DIR/train or DIR/val, sorted by class and name: items (transform(path), label).
 
     classes: the folders of DIR/train, which are the labels of both parts; the first `most` of them, all by default.
@@ -57,9 +53,8 @@ class Jpegs(ImageFolder):
     def __init__(self, data: Path, part: str, transform: Callable[[str], Any], most: int | None = None) -> None:
         self.data, self.most = data, most
         try:
-            super().__init__(
-                str(data / part), transform, loader=str, is_valid_file=_is_jpeg, allow_empty=True
-            )  # the "image" that it loads is the path
+            # The "image" that it loads is the path.
+            super().__init__(str(data / part), str, (".jpg", ".jpeg"), transform, allow_empty=True)
         except OSError as error:
             reason = printable(error.strerror or error, 100)
             raise InputError(f"cannot read {data / part} ({reason}): it needs a folder for each class") from error
@@ -86,10 +81,6 @@ def class_names(data: Path) -> list[str]:
     """The folders of DIR/train, sorted; hidden ones, as editors leave them, are no classes."""
     entries = os.scandir(data / "train")
     return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
-
-
-def _is_jpeg(path: str) -> bool:
-    return path.lower().endswith((".jpg", ".jpeg"))
 
 
 def source_of(data: Path) -> str:
@@ -149,30 +140,21 @@ def pixels(
 
 def as_uint8(size: int | None = None) -> Callable[[Any], torch.Tensor]:
     """JPEG file -> uint8 [3, size, size]: its middle square, resized; without a size, the image as it is stored."""
-    return partial(_uint8, size=size)
+    return partial(_tensor, size=size)
 
 
 def as_float(size: int) -> Callable[[str], torch.Tensor]:
     """JPEG file -> float32 [3, size, size]: its middle square, resized and normalised, all of it image by image."""
-    return partial(_float, size=size)
+    return Compose([as_uint8(size), normalised])
 
 
 def as_random_crop(size: int) -> Callable[[str], torch.Tensor]:
     """JPEG file -> uint8 [3, size, size]: a random part of the photograph, mirrored in half of the cases."""
-    return partial(_cropped, size=size)
+    return Compose([partial(_tensor, size=size, part=random_crop), RandomHorizontalFlip()])
 
 
-def _uint8(file: Any, size: int | None) -> torch.Tensor:
-    return torch.from_numpy(pixels(file, size)).permute(2, 0, 1)
-
-
-def _float(path: str, size: int) -> torch.Tensor:
-    return normalised(_uint8(path, size))
-
-
-def _cropped(path: str, size: int) -> torch.Tensor:
-    image = torch.from_numpy(pixels(path, size, random_crop)).permute(2, 0, 1)
-    return image.flip(2) if torch.rand(()) < 0.5 else image
+def _tensor(file: Any, size: int | None, part: Callable[[Any], Box] = middle_square) -> torch.Tensor:
+    return torch.from_numpy(pixels(file, size, part)).permute(2, 0, 1)
 
 
 def small_jpeg(file: str | Path | io.BytesIO, size: int) -> bytes:
@@ -233,35 +215,27 @@ def parquet_files(data: Path) -> dict[str, list[Path]]:
 
 
 def image_folder(data: Path) -> Path:
-    """The folder of JPEGs or Parquet files that --data means: it, where it holds them; drawn at the first time where it
-    is the default. Raises InputError for another folder without them.
+    """The folder of JPEGs or Parquet files that --data means: it, where it holds them; one that is drawn, where it is
+    the default. Raises InputError for another folder without them.
     """
-    if ((data / "train").is_dir() or parquet_files(data)) and not (data / DRAWN).exists():
+    if (data / "train").is_dir() or parquet_files(data):
         return data
-    if (data / DRAWN).exists():
-        return drawn_folder(data, **result.read_json(data / DRAWN))
     if data.resolve() != ROOT / "data":
         raise InputError(
-            f"--data {data} has no folder train/ with a folder of JPEGs for each class: name one that has, leave it "
-            f"out to use pictures that are drawn, or draw some there: python labs/scale/data.py --out {data}"
+            f"--data {data} has no folder train/ with a folder of JPEGs for each class: name one that has, or leave it "
+            "out to use pictures that are drawn"
         )
     return drawn_folder(data / f"drawn-{IMAGES}")
 
 
-def drawn_folder(out: Path, images: int = IMAGES, classes: int = CLASSES, seed: int = 0) -> Path:
+def drawn_folder(out: Path, images: int = IMAGES, classes: int = CLASSES) -> Path:
     """Draw a folder of JPEGs, but for files that are there: `images` in train/, a fifth of that in val/; returns it.
 
-    Raises InputError where it cannot be written, and where `out` holds other pictures.
+    Raises InputError where it cannot be written.
     """
-    settings = {"images": images, "classes": classes, "seed": seed}
-    there = result.read_json(out / DRAWN) if (out / DRAWN).exists() else None
-    if there not in (None, settings) or (there is None and (out / "train").exists()):
-        raise InputError(f"{out} holds other pictures ({there}): choose another folder, or remove it")
-    if not 1 <= classes <= min(images, drawing.MOST_CLASSES):
-        raise InputError(f"--classes {classes}: from 1 to {drawing.MOST_CLASSES}, and no more than images ({images})")
     counts = {"train": images, "val": max(classes, round(images * VAL_SHARE))}
     jobs = [
-        (out / part / f"class_{number % classes:03d}" / f"{number:06d}.jpg", number % classes, (seed, which, number))
+        (out / part / f"class_{number % classes:03d}" / f"{number:06d}.jpg", number % classes, (0, which, number))
         for which, (part, count) in enumerate(counts.items())
         for number in range(count)
     ]
@@ -270,7 +244,7 @@ def drawn_folder(out: Path, images: int = IMAGES, classes: int = CLASSES, seed: 
         with result.writing(out):
             for parent in {path.parent for path, *_ in jobs}:
                 parent.mkdir(parents=True, exist_ok=True)
-            result.write_json(out / DRAWN, settings)
+            result.write_json(out / DRAWN, {"images": images, "classes": classes})
             on_all_cores(_draw, missing)
     return out
 
@@ -306,20 +280,3 @@ def on_all_cores(function: Callable[[Any], Any], items: Sequence[Any], at_a_time
         raise InputError(
             "a process was ended, as the system does where memory runs out; the same command goes on"
         ) from error
-
-
-def main() -> None:
-    parser = OneLineParser(description=__doc__)
-    parser.add_argument("--out", type=folder, required=True, metavar="DIR", help="folder that is made")
-    add_number(parser, "--images", "training images; validation images are a fifth of that", 1, 10**7, IMAGES)
-    add_number(parser, "--classes", f"at most {drawing.MOST_CLASSES}", 1, 10**7, CLASSES)
-    add_number(parser, "--seed", "of the pictures", 0, 10**7, 0)
-    args = parser.parse_args()
-    out = drawn_folder(args.out, args.images, args.classes, args.seed)
-    for part in ("train", "val"):
-        files = [path for path, _ in Jpegs(out, part, str).samples]
-        print(f"{out / part}: {len(files)} JPEGs, {np.mean([*map(os.path.getsize, files)]) / 1000:.0f} kB each")
-
-
-if __name__ == "__main__":
-    main()

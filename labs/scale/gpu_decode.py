@@ -5,7 +5,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from labs.scale.data import CROP_AREA, CROP_RATIO, MEAN, STD, middle_square, normalised, random_crop
+from labs.scale.data import CROP_AREA, CROP_RATIO, normalised, random_crop
+from labs.shared.images import MEAN, STD, middle_square
 from walkthrough.results.errors import InputError
 
 import torch

@@ -11,7 +11,7 @@ Random numbers are torch's, so an epoch's images are a matter of the seed and it
 anew in each epoch for that, and DALI, whose random numbers are its own, is built anew with a seed that torch draws.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -84,13 +84,9 @@ class Pipeline:
         self.loading: dict[str, Any] = {"num_workers": workers, "pin_memory": device.type == "cuda"}
         if name in ON_GPU:
             self.loading["collate_fn"] = encoded_batch
-        self.decoders = {False: self._decoder(crops=False)} if name in ON_GPU else {}
 
     def training(self, epoch: int, batches: int) -> Iterator[Batch]:
         """So many batches of `share` images, this process's of an epoch, in an order that seed and epoch determine."""
-        if self.name in ON_GPU:
-            self.decoders.pop(True, None)  # so that there is memory for the next
-            self.decoders[True] = self._decoder(crops=True)
         if self.name == "shards":
             # Each worker reads its own shards, and begins them again where others have more.
             readers = max(1, self.loading["num_workers"])
@@ -104,30 +100,23 @@ class Pipeline:
             )
             sampler.set_epoch(epoch)
             loader = DataLoader(self.train_set, self.share, sampler=sampler, **self.loading)
-        for batch in islice(loader, batches):
-            yield self._on_device(batch, crops=True)
+        return islice(self._on_device(loader, crops=True), batches)
 
     def validation(self) -> Iterator[Batch]:
         """This process's share of the validation images, each of which one process has."""
         own: Any = self.validation_set
         if self.name != "shards":
             own = Subset(own, range(self.rank, len(own), self.processes))
-        for batch in DataLoader(own, VALIDATION_BATCH, **self.loading):
-            yield self._on_device(batch, crops=False)
+        return self._on_device(DataLoader(own, VALIDATION_BATCH, **self.loading), crops=False)
 
     def _set(self, part: str) -> Any:
         if self.name == "shards":
             return ShardSet(self.data, part)
         if self.name == "cached":
             return Cached(self.data, part)
-        return Jpegs(self.data, part, self._transform(part))
-
-    def _transform(self, part: str) -> Callable[[str], torch.Tensor]:
-        if self.name in ON_GPU:
-            return as_bytes
-        if self.name == "resized":
-            return as_uint8()
-        return as_random_crop(self.size) if part == "train" else as_uint8(self.size)
+        by_name = {"resized": as_uint8(), **dict.fromkeys(ON_GPU, as_bytes)}
+        other = as_random_crop(self.size) if part == "train" else as_uint8(self.size)
+        return Jpegs(self.data, part, by_name.get(self.name, other))
 
     def _decoder(self, crops: bool) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
         if self.name == "nvjpeg":
@@ -136,14 +125,17 @@ class Pipeline:
         seed = int(torch.randint(2**31 - 1, ())) if crops else 0
         return DaliDecoder(most, self.size, self.device, self.loading["num_workers"], crops, seed)
 
-    def _on_device(self, batch: Any, crops: bool) -> Batch:
+    def _on_device(self, batches: Iterable[Any], crops: bool) -> Iterator[Batch]:
         if self.name in ON_GPU:
-            labels, lengths, files = batch
-            return self.decoders[crops](lengths, files), labels.to(self.device, non_blocking=True)
-        images, labels = (part.to(self.device, non_blocking=True) for part in batch)
-        if self.name != "jpeg" and crops:
-            images = random_crops(images, self.size)
-        elif images.shape[-1] != self.size:  # prepared at another size
-            size = (self.size, self.size)
-            images = F.interpolate(images.float(), size, mode="bilinear", align_corners=False, antialias=True)
-        return normalised(images), labels
+            decoder = self._decoder(crops)
+            for labels, lengths, files in batches:
+                yield decoder(lengths, files), labels.to(self.device, non_blocking=True)
+            return
+        for batch in batches:
+            images, labels = (part.to(self.device, non_blocking=True) for part in batch)
+            if self.name != "jpeg" and crops:
+                images = random_crops(images, self.size)
+            elif images.shape[-1] != self.size:  # prepared at another size
+                size = (self.size, self.size)
+                images = F.interpolate(images.float(), size, mode="bilinear", align_corners=False, antialias=True)
+            yield normalised(images), labels

@@ -15,9 +15,13 @@ Face hub stores ImageNet. They need pyarrow, and are resized first: shards of th
 
 import fcntl
 import io
+import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,8 +40,7 @@ from labs.scale.data import (
     write_beside,
 )
 from labs.scale.shards import dealt, write_shard
-from labs.scale.spark import spark_engine
-from labs.shared.extras import imported
+from labs.shared.extras import imported, stderr_into
 from walkthrough.results import result
 from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, OneLineParser, folder, printable, whole_number
@@ -49,8 +52,50 @@ PARTS = ("train", "val")
 NAMED = 10  # corrupt files, at most; the index has all of them
 CORRUPT_FILES, CORRUPT_SHARE = 10, 0.01  # left out at most: so many, or that share of the files, whichever is more
 FILES = 64  # JPEGs that are resized in one job, and rows of a Parquet file that are in memory
+SPARK = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
 Engine = Callable[[Callable[[Any], Any], Sequence[Any], int], list[Any]]  # as `on_all_cores`
+
+
+@contextmanager
+def spark_engine(master: str) -> Iterator[Engine]:
+    """Spark as an `Engine`; its session ends with it. master: "local[*]", or a cluster's URL.
+
+    Workers read the JPEGs by their paths, so pixels never pass through Java; they import this project from its folder.
+    Raises InputError where Java or pyspark are not installed, and where Spark does not start or fails.
+    """
+    sql = imported("pyspark.sql", "scale", "--engine spark")
+    home = os.environ.get("JAVA_HOME")
+    if not shutil.which("java", path=os.path.join(home, "bin") if home else None):
+        raise InputError("--engine spark needs Java 17 or newer: apt-get install default-jre-headless")
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    if master.startswith("local"):
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # no name that a network knows is needed
+    warnings.filterwarnings("ignore", category=FutureWarning, module="pyspark")  # of pandas 3, which is not used here
+    settings = {**SPARK, "spark.executorEnv.PYTHONPATH": path}
+    # Java and its workers print tracebacks of what is told here in a line.
+    with tempfile.TemporaryFile() as messages, stderr_into(messages.fileno()):
+        session = None
+        try:
+            session = sql.SparkSession.builder.master(master).appName("preprocess").config(map=settings).getOrCreate()
+            spread = session.sparkContext.parallelize
+            yield (
+                lambda function, items, at_a_time: (
+                    spread(items, max(1, len(items) // at_a_time)).map(function).collect()
+                )
+            )
+        except InputError:
+            raise
+        except Exception as error:  # of the launcher, of py4j, of Java: whatever a worker raised is wrapped
+            messages.seek(0)
+            lines = messages.read().decode(errors="replace").splitlines()
+            said = next((f" ({printable(line, 120)})" for line in lines if "Error" in line), "")
+            raise InputError(f"Spark with --master {master} failed: {printable(error, 200)}{said}") from error
+        finally:
+            with suppress(Exception):  # of py4j, where Java is gone
+                if session:
+                    session.stop()
 
 
 def kind_and_size(data: Path) -> tuple[str | None, int | None]:
@@ -109,79 +154,79 @@ def _locked(out: Path) -> Iterator[None]:
 
 def _made(data: Path, kind: str, out: Path, size: int, engine: Engine, classes: int | None) -> None:
     if files := parquet_files(data):
-        parts = {part: _rows_resized(files[part], out / part, size, engine, classes) for part in PARTS}
+        rows = {part: partial(_resize_rows, out=out / part, size=size, classes=classes) for part in PARTS}
+        parts = {part: _resized(resize, files[part], engine) for part, resize in rows.items()}
         source, names = source_of(data), class_names(out)
     else:
+        make = {"resized": _resized_files, "cached": _cached, "shards": _shards}[kind]
         sets = {part: Jpegs(data, part, as_uint8(), classes) for part in PARTS}
-        make = {
-            "resized": partial(_resized, engine=engine), "cached": _cached, "shards": partial(_shards, engine=engine)
-        }  # fmt: skip
-        parts = {part: make[kind](images, out / part, size) for part, images in sets.items()}
+        parts = {part: make(images, out / part, size, engine) for part, images in sets.items()}
         source, names = sets["train"].source, sets["train"].classes
     for part, of in parts.items():
         _tell(out / part, of["corrupt"], of["images"] + len(of["corrupt"]))
     result.write_json(out / INDEX, {"kind": kind, "size": size, "source": source, "classes": names, "parts": parts})
 
 
-def _rows_resized(files: Sequence[Path], out: Path, size: int, engine: Engine, classes: int | None) -> dict[str, Any]:
-    """A folder of small JPEGs of the rows of Parquet files; its classes are labels, such as 0007."""
-    out.mkdir(exist_ok=True)
-    answers = engine(_resize_rows, [(str(file), str(out), size, classes) for file in files], 1)
-    corrupt = {row: why for _, those in answers for row, why in those.items()}
+def _resized(
+    resize: Callable[[Any], tuple[int, dict[str, str]]], jobs: Sequence[Any], engine: Engine
+) -> dict[str, Any]:
+    """A folder of small JPEGs. resize: `_write_small` of a job."""
+    answers = engine(resize, jobs, 1)
+    corrupt = {name: why for _, those in answers for name, why in those.items()}
     return {"images": sum(count for count, _ in answers) - len(corrupt), "corrupt": corrupt}
 
 
-def _resize_rows(job: tuple[str, str, int, int | None]) -> tuple[int, dict[str, str]]:
-    """(How many rows of a file are of these classes, those that cannot be decoded, and why)."""
-    name, out, size, classes = job
+def _write_small(samples: Iterable[tuple[str, Any, Path]], size: int) -> tuple[int, dict[str, str]]:
+    """Write small JPEGs that are not there yet: (how many samples, those that cannot be decoded, and why).
+
+    samples: of each its name, its file, and the file that it becomes.
+    """
     count, corrupt = 0, {}
-    for number, (image, label) in enumerate(_rows(name)):
-        if classes and label >= classes:
-            continue
+    for name, file, target in samples:
         count += 1
-        target = Path(out) / f"{label:04d}" / f"{Path(name).stem}-{number:06d}.jpg"
         if not target.exists():
-            target.parent.mkdir(exist_ok=True)
             try:
-                write_beside(target, small_jpeg(io.BytesIO(image), size))
+                small = small_jpeg(file, size)
             except UNREADABLE as error:
-                corrupt[f"{name}, row {number}"] = printable(error, 120)
+                corrupt[name] = printable(error, 120)
+                continue
+            target.parent.mkdir(exist_ok=True)
+            write_beside(target, small)
     return count, corrupt
 
 
-def _rows(name: str) -> Iterator[tuple[bytes, int]]:
+def _resize_rows(file: Path, out: Path, size: int, classes: int | None) -> tuple[int, dict[str, str]]:
+    """Of a Parquet file; its classes are labels, such as 0007."""
+    out.mkdir(exist_ok=True)
+    rows = ((at, image, label) for at, (image, label) in enumerate(_rows(file)) if not classes or label < classes)
+    samples = (
+        (f"{file}, row {at}", io.BytesIO(image), out / f"{label:04d}" / f"{file.stem}-{at:06d}.jpg")
+        for at, image, label in rows
+    )
+    return _write_small(samples, size)
+
+
+def _rows(file: Path) -> Iterator[tuple[bytes, int]]:
     """(Image file, label) of each row. Raises InputError for a file that is none of that format."""
     parquet = imported("pyarrow.parquet", "scale", "reading Parquet files")
     try:
-        for batch in parquet.ParquetFile(name).iter_batches(FILES, columns=["image", "label"]):
+        for batch in parquet.ParquetFile(file).iter_batches(FILES, columns=["image", "label"]):
             for row in batch.to_pylist():
                 yield row["image"]["bytes"], row["label"]
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise InputError(
-            f"{name} is no Parquet file with the columns image (bytes, path) and label: {printable(error, 80)}"
+            f"{file} is no Parquet file with the columns image (bytes, path) and label: {printable(error, 80)}"
         ) from error
 
 
-def _resized(images: Jpegs, out: Path, size: int, engine: Engine) -> dict[str, Any]:
+def _resized_files(images: Jpegs, out: Path, size: int, engine: Engine) -> dict[str, Any]:
     """A folder of small JPEGs, with the names of the large ones."""
-    for name in images.classes:
+    for name in images.classes:  # also one whose files are all corrupt: it stays a label
         (out / name).mkdir(parents=True, exist_ok=True)
-    jobs = [(path, str(out / images.classes[label] / Path(path).name)) for path, label in images.samples]
-    answers = engine(partial(_resize, size=size), [jobs[at : at + FILES] for at in range(0, len(jobs), FILES)], 1)
-    corrupt = {path: why for answer in answers for path, why in answer.items()}
-    return {"images": len(jobs) - len(corrupt), "corrupt": corrupt}
-
-
-def _resize(jobs: Sequence[tuple[str, str]], size: int) -> dict[str, str]:
-    """Of a few JPEGs those that cannot be decoded, and why."""
-    corrupt = {}
-    for jpeg, target in jobs:
-        if not Path(target).exists():
-            try:
-                write_beside(Path(target), small_jpeg(jpeg, size))
-            except UNREADABLE as error:
-                corrupt[jpeg] = printable(error, 120)
-    return corrupt
+    jobs = [(path, path, out / images.classes[label] / Path(path).name) for path, label in images.samples]
+    return _resized(
+        partial(_write_small, size=size), [jobs[at : at + FILES] for at in range(0, len(jobs), FILES)], engine
+    )
 
 
 def _shards(images: Jpegs, out: Path, size: int, engine: Engine) -> dict[str, Any]:
@@ -200,7 +245,7 @@ def _shards(images: Jpegs, out: Path, size: int, engine: Engine) -> dict[str, An
     return {"images": sum(shard["nsamples"] for shard in shards), "corrupt": corrupt, "shardlist": shards}
 
 
-def _cached(images: Jpegs, out: Path, size: int) -> dict[str, Any]:
+def _cached(images: Jpegs, out: Path, size: int, _: Engine) -> dict[str, Any]:
     """All images in one file, decoded; their labels in another. images: resized ones."""
     beside = out.with_name(f".{out.name}.partial.npy")
     array = np.lib.format.open_memmap(beside, "w+", np.uint8, (len(images), 3, size, size))

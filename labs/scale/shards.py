@@ -5,12 +5,11 @@ A sample is KEY.jpg, an image that was made small, and KEY.cls, its label. JPEGs
 """
 
 import io
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from labs.scale.data import INDEX, UNREADABLE, as_uint8, small_jpeg
+from labs.scale.data import INDEX, UNREADABLE, as_uint8, small_jpeg, write_beside
 from labs.shared.extras import imported
 from walkthrough.results import result
 from walkthrough.results.errors import printable
@@ -44,25 +43,18 @@ def write_shard(job: Job) -> dict[str, Any]:
     The same bytes whoever writes it. JPEGs that cannot be decoded are left out.
     """
     name, size, samples = job
-    path, written, corrupt = Path(name), 0, {}
+    path, tar_file, corrupt = Path(name), io.BytesIO(), {}
     if path.exists():
         return result.read_json(path.with_suffix(".json"))
-    beside = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with open(beside, "wb") as file, wds().TarWriter(file, encoder=False, mtime=0) as tar:
-            for key, jpeg, label in samples:
-                try:
-                    small = small_jpeg(jpeg, size)
-                except UNREADABLE as error:
-                    corrupt[jpeg] = printable(error, 120)
-                    continue
-                tar.write({"__key__": key, "jpg": small, "cls": str(label).encode()})
-                written += 1
-        answer = {"url": path.name, "nsamples": written, "corrupt": corrupt}
-        result.write_json(path.with_suffix(".json"), answer)
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+    with wds().TarWriter(tar_file, encoder=False, mtime=0) as tar:
+        for key, jpeg, label in samples:
+            try:
+                tar.write({"__key__": key, "jpg": small_jpeg(jpeg, size), "cls": str(label).encode()})
+            except UNREADABLE as error:
+                corrupt[jpeg] = printable(error, 120)
+    answer = {"url": path.name, "nsamples": len(samples) - len(corrupt), "corrupt": corrupt}
+    result.write_json(path.with_suffix(".json"), answer)
+    write_beside(path, tar_file.getvalue())
     return answer
 
 

@@ -9,13 +9,12 @@ all jobs and says how each ended; interrupted, it cancels them. "python" means t
 have to share the file system. A job that SLURM ends is noticed at once where it keeps accounts (sacct).
 """
 
-import argparse
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from labs.shared.cluster import Failed, add_cluster_options, cluster_of, run
@@ -26,28 +25,20 @@ from walkthrough.results.errors import InputError, OneLineParser, add_number, fo
 LOGDIR = ROOT / "logs" / "labs" / "scale" / "jobs"
 
 
-@dataclass(frozen=True)
-class Launch:
-    """A job: a command, its folder, its number in the array; processes: of a node, that train together, or None."""
+def on_task(command: Sequence[str], folder: str, processes: int | None, index: int) -> None:
+    """Run a command in one of a job's tasks; what it prints goes into the job's log. Raises InputError.
 
-    command: Sequence[str]
-    folder: str
-    index: int
-    processes: int | None
-
-
-def on_task(launch: Launch) -> None:
-    """Run a job's command in one of its tasks; what it prints goes into the job's log. Raises InputError."""
-    command = [sys.executable if launch.command[0] in ("python", "python3") else launch.command[0], *launch.command[1:]]
-    os.environ["JOB_INDEX"] = str(launch.index)
-    if launch.processes:
+    processes: of a node, that train together, or None. index: of the job in its array.
+    """
+    words = [sys.executable if command[0] in ("python", "python3") else command[0], *command[1:]]
+    os.environ["JOB_INDEX"] = str(index)
+    if processes:
         environment = imported("submitit.helpers", "scale", "a job").TorchDistributedEnvironment()
         environment.master_addr = address_of(environment.master_addr)
         environment.export(set_cuda_visible_devices=False, overwrite=True)  # each process takes cuda:LOCAL_RANK
-        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // launch.processes)))
-    code = subprocess.run(command, cwd=launch.folder, check=False).returncode
-    if code:
-        raise InputError(f"{launch.command[0]} ended with code {code}")
+        os.environ.setdefault("OMP_NUM_THREADS", str(max(1, usable_cores() // processes)))
+    if code := subprocess.run(words, cwd=folder, check=False).returncode:
+        raise InputError(f"{command[0]} ended with code {code}")
 
 
 def address_of(node: str) -> str:
@@ -58,36 +49,26 @@ def address_of(node: str) -> str:
     return dict(word.split("=", 1) for word in done.stdout.split() if "=" in word).get("NodeAddr", node)
 
 
-def parsed(words: Sequence[str]) -> argparse.Namespace:
-    """The command line; `command` is what follows "--". Raises InputError where nothing does."""
-    parser = OneLineParser(description=__doc__, usage="%(prog)s [options] -- COMMAND...")
+def main() -> None:
+    parser = OneLineParser(description=__doc__)
     add_cluster_options(parser, default="local")
     add_number(parser, "--nodes", "of a job", 1, 1000, 1)
     add_number(parser, "--processes-per-node", "that train together (default: one, alone)", 1, 256)
     add_number(parser, "--array", "jobs of the same command", 1, 1000, 1)
     parser.add_argument("--logdir", type=folder, default=LOGDIR, metavar="DIR", help=f"of logs (default: {LOGDIR})")
-    at = list(words).index("--") if "--" in words else len(words)
-    args = parser.parse_args(list(words[:at]))
-    args.command = list(words[at + 1 :])
-    if not args.command:
-        raise InputError('no command: put it behind "--", such as -- python labs/scale/train.py')
+    parser.add_argument("command", nargs="+", help='behind "--", such as -- python labs/scale/train.py')
+    args = parser.parse_args()
     if args.nodes > 1 and not args.processes_per_node:
         raise InputError(f"--nodes {args.nodes} needs --processes-per-node, of those that train together")
-    return args
-
-
-def main(words: Sequence[str] | None = None) -> None:
-    args = parsed(sys.argv[1:] if words is None else words)
     cluster = cluster_of(args, args.logdir)
     assert cluster  # --cluster has a default
-    launches = [Launch(args.command, str(Path.cwd()), index, args.processes_per_node) for index in range(args.array)]
-    print(f"{len(launches)} job(s) on {args.nodes} node(s) each, {args.cluster}; logs: {cluster.folder}", flush=True)
-    failed = 0
-    for index, ended in run(cluster, on_task, launches, args.nodes, args.processes_per_node or 1):
+    print(f"{args.array} job(s) on {args.nodes} node(s) each, {args.cluster}; logs: {cluster.folder}", flush=True)
+    job, failed = partial(on_task, args.command, str(Path.cwd()), args.processes_per_node), 0
+    for index, ended in run(cluster, job, range(args.array), args.nodes, args.processes_per_node or 1):
         failed += isinstance(ended, Failed)
         print(f"job {index}: {f'failed: {ended.reason}' if isinstance(ended, Failed) else 'done'}", flush=True)
     if failed:
-        raise InputError(f"{failed} of {len(launches)} job(s) failed; logs: {cluster.folder}")
+        raise InputError(f"{failed} of {args.array} job(s) failed; logs: {cluster.folder}")
 
 
 if __name__ == "__main__":

@@ -7,44 +7,33 @@ Trains from every pipeline by train.py, before and after images are prepared: th
 Times every pipeline by itself, next to what the model consumes; trains in one process and in several; and sweeps.
 """
 
-import csv
+import os
 import re
 import shutil
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
+from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
-from common.device import synchronize
+from common.device import disable_tf32, keep_freed_memory, synchronize
 from common.loaders import Batch, Epochs, Loader
 from common.options import StepOptions
 from common.program import captured, timed, words_of
-from labs.scale import scaling
 from labs.scale.data import Jpegs, image_folder, on_all_cores
-from labs.scale.model import DEFAULTS, width_of
-from labs.scale.preprocess import bytes_on_disk, prepared
-from labs.scale.scaling import TORCHRUN, run_program
-from labs.scale.spark import spark_engine
+from labs.scale.model import DEFAULTS, mobilenet, width_of
+from labs.scale.preprocess import bytes_on_disk, prepared, spark_engine
 from labs.scale.sweep import FILE as SWEEP
-from labs.scale.train import EXCHANGES, share
-from labs.shared.study import (
-    Measured,
-    as_stored,
-    cell,
-    lab_options,
-    ladder_rows,
-    measurement,
-    measurements,
-    on_gpu,
-    program,
-    report,
-)
-from labs.shared.training import TABLE
+from labs.scale.train import EXCHANGES, Replica, process_group, share
+from labs.shared import study as shared
+from labs.shared.training import epochs_in
+from walkthrough.compare import isolated
 from walkthrough.compare.statistics import Mean, Ratio, mean, ratio
 from walkthrough.compare.study import Claim, Row, claim, percent
 from walkthrough.results.environment import usable_cores
@@ -52,12 +41,14 @@ from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import read_json
 
 import torch
+import torch.distributed as dist
 
 HERE = Path(__file__).parent
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
 PROGRAMS = ("00_decode_each", "01_workers", "02_batched", "03_resized_once", "04_cached", "05_shards")
 GPU_PROGRAMS = ("06_nvjpeg", "07_dali")
 FIRST, BATCHED, SHARDS = PROGRAMS[0], PROGRAMS[2], PROGRAMS[-1]
-BEFORE = {SHARDS: "03_resized_once", "06_nvjpeg": BATCHED}  # where it is not the one above
+BEFORE = {SHARDS: "03_resized_once", "06_nvjpeg": BATCHED}  # which each differs from, where not from the one above
 LAST, EACH, NEVER = EXCHANGES
 SMALL_SIZE, OTHER_SIZE = 64, 224  # px: the write-up's two
 PASSES = 4  # of accumulation
@@ -68,9 +59,10 @@ ROUNDS, OTHER_ROUNDS, SCALING_ROUNDS = {True: 2, False: 5}, {True: 1, False: 3},
 SEEDS, EPOCHS, OTHER_EPOCHS = {True: 1, False: 3}, {True: 2, False: 10}, 2
 TRIALS, MOST_TRIALS = {True: (4, 1), False: (30, 6)}, 8  # of the sweep, and epochs of each; in its table
 LOAD_SECONDS = {True: 1.0, False: 3.0}  # of a loader alone
+WINDOWS, STEPS, WARMUP_STEPS = {True: 3, False: 7}, {True: 3, False: 10}, 3  # of processes: windows, and steps of each
 # Published, of MobileNetV2 on ImageNet with batch 96, one run each: 20 h an epoch on one CPU, 3.5 h on one K80, 1 h on
 # four of them at 224 px, and 15 minutes at 64 px with images prepared.
-IMAGENET, SMALL_OVER_LARGE, PUBLISHED_GPUS, EFFICIENCY = 1_281_167, 4.0, 4, 3.5 / 4
+IMAGENET, CLASSES, SMALL_OVER_LARGE, PUBLISHED_GPUS, EFFICIENCY = 1_281_167, 1000, 4.0, 4, 3.5 / 4
 FASTER, POINTS = 5.0, 3.0  # what we expected of shards, and by how much accuracy may differ
 
 Answers = Sequence[Mapping[str, Any]]  # of each round, what a measurement returned
@@ -80,7 +72,7 @@ ByRound = Mapping[int, Mapping[str, Any]]  # {round: what `pipelines` returned}
 # What is measured, each in a process of its own
 
 
-@measurement
+@shared.measurement
 def offline(options: StepOptions, engine: str, run: int) -> dict[str, Any]:
     """Make shards of all JPEGs anew, by "processes" or "spark": "seconds" with its start, "images", "bytes"."""
     data, out = image_folder(options.data), options.logdir / "shards"
@@ -94,7 +86,7 @@ def offline(options: StepOptions, engine: str, run: int) -> dict[str, Any]:
     return {"seconds": seconds, "images": images, "bytes": size}
 
 
-@measurement
+@shared.measurement
 def pipelines(options: StepOptions, size: int, workers: int, run: int) -> dict[str, Any]:
     """{"consumed": images/s of the model on one batch, "pipelines": {program: what it delivers}}, one after the other.
 
@@ -106,7 +98,7 @@ def pipelines(options: StepOptions, size: int, workers: int, run: int) -> dict[s
     first = captured(HERE / f"{FIRST}.py", words_of(own))
     batch = next(iter(first.loader))
     answer: dict[str, Any] = {"consumed": timed(first, batch, own.quick).samples_per_second.median, "pipelines": {}}
-    names = [*PROGRAMS, *(GPU_PROGRAMS if on_gpu(options) else ())]
+    names = [*PROGRAMS, *(GPU_PROGRAMS if shared.on_gpu(options) else ())]
     at = run % len(names)
     for name in names[at:] + names[:at]:
         try:
@@ -119,7 +111,7 @@ def pipelines(options: StepOptions, size: int, workers: int, run: int) -> dict[s
 def _pipeline(options: StepOptions, name: str, workers: int) -> dict[str, Any]:
     file, seconds = HERE / f"{name}.py", LOAD_SECONDS[options.quick]
     on_device = name in GPU_PROGRAMS  # its loader yields files
-    per_cpu = None if on_device else per_cpu_second(captured(file, words_of(options)).loader, seconds)
+    per_cpu = None if on_device else delivered(captured(file, words_of(options)).loader, seconds)[1]
     one = captured(file, words_of(options, workers))
     folders = {"03_resized_once": "resized", "04_cached": "cached", SHARDS: "shards"}
     data = image_folder(options.data)
@@ -132,11 +124,12 @@ def _pipeline(options: StepOptions, name: str, workers: int) -> dict[str, Any]:
             one.variables["decoder"](*batch[1:])
             synchronize(torch.device(options.device))
 
-    return {"delivered": delivered(one.loader, seconds, finish), "per_cpu_second": per_cpu, "bytes": read}
+    return {"delivered": delivered(one.loader, seconds, finish)[0], "per_cpu_second": per_cpu, "bytes": read}
 
 
-def delivered(loader: Loader, seconds: float, finish: Callable[..., None] = lambda *_: None) -> float:
-    """Images/s that a loader yields with nobody training on them, over so many seconds at least.
+def delivered(loader: Loader, seconds: float, finish: Callable[..., None] = lambda *_: None) -> tuple[float, float]:
+    """Images/s that a loader yields with nobody training on them, over so many seconds at least; and those for a second
+    of CPU time of this process, which what else the machine does hardly changes: of a loader without workers.
 
     finish(*batch): what is still to be done to a batch, such as decoding it on a GPU. Before that it runs on for as
     many batches as its workers had loaded ahead, and one more.
@@ -144,28 +137,15 @@ def delivered(loader: Loader, seconds: float, finish: Callable[..., None] = lamb
     batches, images = Epochs(loader), 0
     for _ in range(1 + batches.queued):
         finish(*next(batches))
-    begin = time.perf_counter()
+    begin, cpu = time.perf_counter(), time.process_time()
     while (passed := time.perf_counter() - begin) < seconds or not images:
         batch: Batch = next(batches)
         finish(*batch)
         images += len(batch[0])
-    return images / passed
+    return images / passed, images / (time.process_time() - cpu)
 
 
-def per_cpu_second(loader: Loader, seconds: float) -> float:
-    """Images that a loader without workers makes in a second of one core, over so many seconds at least.
-
-    Counted in CPU time of all threads, so what else the machine does hardly changes it.
-    """
-    batches, images = Epochs(loader), 0
-    next(batches)
-    begin, cpu = time.perf_counter(), time.process_time()
-    while time.perf_counter() - begin < seconds or not images:
-        images += len(next(batches)[0])
-    return images / (time.process_time() - cpu)
-
-
-@measurement
+@shared.measurement
 def trained(
     options: StepOptions, pipeline: str, size: int, workers: int, processes: int, epochs: int, seed: int
 ) -> list[dict[str, float]]:
@@ -179,13 +159,83 @@ def trained(
     ]  # fmt: skip
     start = [*TORCHRUN, processes] if processes > 1 else [sys.executable]
     run_program([*start, HERE / "train.py", *words])
-    with open(folder / TABLE, newline="") as table:
-        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
+    return epochs_in(folder)
 
 
-@measurement
+def run_program(command: Sequence[object]) -> None:
+    """Run train.py or sweep.py. Raises InputError with the line by which it failed; torchrun prints more of them."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()] or [f"code {done.returncode}"]
+        own = [line for line in lines if line.startswith(("train: ", "sweep: "))]
+        raise InputError(printable([*own, lines[-1]][0], 200))
+
+
+@shared.measurement
+def rank(options: StepOptions, images: int, passes: int, exchanges: Sequence[str]) -> dict[str, list[float]]:
+    """Be one process of several that train together: {exchange: mean ms of a step, of each window}.
+
+    Each trains on one batch of noise over and over, by the code that train.py runs; on a CPU with one thread, so that N
+    processes have N cores. What communication costs is a step's time less that of the same step without the exchange of
+    gradients: what the backward pass hides of it costs nothing. images: in one pass of one process. exchanges: of
+    `EXCHANGES`, when gradients are; their windows alternate, and all processes begin and end them together.
+    """
+    device = torch.device(options.device)
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    else:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+    disable_tf32()
+
+    def time_of_all() -> float:
+        """Seconds, once every process has come here, its GPU's work done."""
+        synchronize(device)
+        dist.all_reduce(torch.zeros(1, device=device))
+        synchronize(device)
+        return time.perf_counter()
+
+    def window_ms(exchange: str, steps: int) -> float:
+        begin = time_of_all()
+        for _ in range(steps):
+            replica.step(repeat(batch), exchange)
+        return (time_of_all() - begin) * 1000 / steps
+
+    with process_group(device):
+        torch.manual_seed(0)
+        noise = torch.randn(images, 3, options.image_size, options.image_size, device=device)
+        batch = noise, torch.randint(CLASSES, (images,), device=device)
+        replica = Replica(mobilenet(options.model, CLASSES), device, 0.01, passes=passes)
+        replica.module.train()
+        for exchange in exchanges:
+            window_ms(exchange, WARMUP_STEPS)
+        steps, count = STEPS[options.quick], WINDOWS[options.quick]
+        rounds = [[window_ms(exchange, steps) for exchange in exchanges] for _ in range(count)]
+    return {exchange: list(windows) for exchange, windows in zip(exchanges, zip(*rounds, strict=True), strict=True)}
+
+
+def together(
+    options: StepOptions, processes: int, images: int, passes: int = 1, exchanges: Sequence[str] = EXCHANGES
+) -> dict[str, Any]:
+    """Train in so many processes of `rank`; what the first to end measured, as all begin and end windows together.
+
+    {"processes", "step_ms": {exchange: [each window]}, "images_per_second": {exchange: [each window]}}. Raises
+    InputError where a process fails.
+    """
+    settings = {"images": images, "passes": passes, "exchanges": exchanges}
+    request = {"what": "rank", "options": asdict(options), "settings": settings}
+    answer = isolated.answer([*TORCHRUN, str(processes), __file__, "--measure"], request, LIMIT_SECONDS)
+    if isinstance(answer, str) or "error" in answer:
+        raise InputError(answer if isinstance(answer, str) else answer["error"])
+    per_step, step_ms = images * passes * processes, answer["value"]
+    speeds = {exchange: [per_step * 1000 / ms for ms in windows] for exchange, windows in step_ms.items()}
+    return {"processes": processes, "step_ms": step_ms, "images_per_second": speeds}
+
+
+@shared.measurement
 def scaled(options: StepOptions, most: int, run: int) -> dict[str, list[dict[str, Any]]]:
-    """{"strong", "weak": [what `scaling.measured` returns]} of 1, 2, 4 … `most` processes; the order turns."""
+    """{"strong", "weak": [what `together` returns]} of 1, 2, 4 … `most` processes; the order turns."""
     counts = [2**power for power in range(most.bit_length())]
     cells = [("strong", count) for count in counts] + [("weak", count) for count in counts[1:]]
     at = run % len(cells)
@@ -193,19 +243,19 @@ def scaled(options: StepOptions, most: int, run: int) -> dict[str, list[dict[str
     for kind, count in cells[at:] + cells[:at]:
         images = options.batch_size if kind == "weak" else share(options.batch_size, count, 1)
         exchanges = (LAST, NEVER) if count > 1 else (LAST,)
-        found[kind, count] = scaling.measured(options, count, images, exchanges=exchanges)
+        found[kind, count] = together(options, count, images, exchanges=exchanges)
     found["weak", 1] = found["strong", 1]  # the same
     return {kind: [found[kind, count] for count in counts] for kind in ("strong", "weak")}
 
 
-@measurement
+@shared.measurement
 def accumulation(options: StepOptions, processes: int, run: int) -> dict[str, Any]:
     """A batch in `PASSES` passes, gradients exchanged in the last, in each, and never. run: the number of the round."""
     images = share(options.batch_size, processes, PASSES)
-    return scaling.measured(options, processes, images, passes=PASSES, exchanges=EXCHANGES)
+    return together(options, processes, images, PASSES)
 
 
-@measurement
+@shared.measurement
 def swept(options: StepOptions, trials: int, epochs: int) -> dict[str, Any]:
     """What `sweep.py` leaves in sweep.json, after so many trials."""
     folder = options.logdir / "sweep"
@@ -219,19 +269,16 @@ def swept(options: StepOptions, trials: int, epochs: int) -> dict[str, Any]:
 # Tables
 
 
-def offline_rows(runs: Mapping[str, Answers], jpeg_bytes: int) -> list[Row]:
-    """Making shards. runs: {engine: rounds}. jpeg_bytes: of what they are made of."""
-    return [
-        {
-            "by": engine,
-            "images": rounds[0]["images"],
-            "s": mean([answer["seconds"] for answer in rounds]),
-            "images/s": statistics.median(answer["images"] / answer["seconds"] for answer in rounds),
-            "MB of JPEGs": jpeg_bytes / 1e6,
-            "MB of shards": rounds[0]["bytes"] / 1e6,
-        }
-        for engine, rounds in runs.items()
-    ]
+def offline_row(engine: str, runs: Answers, jpeg_bytes: int) -> Row:
+    """Making shards. jpeg_bytes: of what they are made of."""
+    return {
+        "by": engine,
+        "images": runs[0]["images"],
+        "s": mean([run["seconds"] for run in runs]),
+        "images/s": statistics.median(run["images"] / run["seconds"] for run in runs),
+        "MB of JPEGs": jpeg_bytes / 1e6,
+        "MB of shards": runs[0]["bytes"] / 1e6,
+    }
 
 
 def of_rounds(rounds: ByRound, name: str, what: str = "delivered") -> dict[int, list[float]]:
@@ -248,19 +295,20 @@ def consumed(rounds: ByRound) -> dict[int, list[float]]:
 def pipeline_rows(rounds: ByRound) -> list[Row]:
     """What each pipeline delivers, next to what the model consumes. rounds: of one size."""
     speeds = {name: of_rounds(rounds, name) for name in (*PROGRAMS, *GPU_PROGRAMS)}
+    before = {**{name: above for above, name in pairwise(speeds)}, **BEFORE}
+
+    def times(name: str, other: str | None) -> Ratio | None:
+        return ratio(speeds[name], speeds[other]) if other and speeds[other] else None
+
     rows = []
-    for row in ladder_rows(speeds, "images/s"):
-        name = row["program"]
-        per_core = [value for of in of_rounds(rounds, name, "per_cpu_second").values() for value in of]
-        before = row["times the one before"]
-        if name in BEFORE:
-            before = ratio(speeds[name], speeds[BEFORE[name]]) if speeds[BEFORE[name]] else None
+    for name in (name for name, by_round in speeds.items() if by_round):
+        per_core = [value for (value,) in of_rounds(rounds, name, "per_cpu_second").values()]
         rows.append(
             {
                 "pipeline": name,
-                "images/s": row["images/s"],
-                "times decoding each": row["times the baseline"],
-                "times the one before": before,
+                "images/s": statistics.median(value for (value,) in speeds[name].values()),
+                "times decoding each": times(name, FIRST) if name != FIRST else None,
+                "times the one before": times(name, before.get(name)),
                 "images/s of one core": statistics.median(per_core) if per_core else None,
                 "MB on disk": of_rounds(rounds, name, "bytes").popitem()[1][0] / 1e6,
                 "times what the model consumes": ratio(speeds[name], consumed(rounds)),
@@ -414,10 +462,8 @@ def loss_rows(sweep: Mapping[str, Any]) -> list[Row]:
 
 def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
     """What was published or expected, from the tables as they are stored. What a CPU cannot test has no verdict."""
+    cell, consumes = partial(shared.cell, tables), "times what the model consumes"
     needs = None if on_gpu else "a GPU: here the loader and the model share the cores"
-
-    def pipeline(name: str, column: str) -> Any:
-        return cell(tables, "pipelines", column, pipeline=name)
 
     def by_workers(name: str, size: int) -> str:
         """The row of a training in one process, if there is one: its images came through workers."""
@@ -435,54 +481,54 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
     return [
         claim(
             "prepared", "Training from shards of 64 px is at least 4 times as fast as from JPEGs at 224 px",
-            cell(tables, "trainings", "times the first", **{"trained from": shards}) if is_first else None,
+            cell("trainings", "times the first", **{"trained from": shards}) if is_first else None,
             above=SMALL_OVER_LARGE, needs=needs, published="4x: 1 h to 15 minutes",
         ),
         claim(
             "small-images", "The model alone trains at least 4 times the images/s at 64 px that it does at 224 px",
-            cell(tables, "model", smaller), above=SMALL_OVER_LARGE,
+            cell("model", smaller), above=SMALL_OVER_LARGE,
         ),
         claim(
             "accuracy", f"Training from shards is within {POINTS:.0f} points of the top-1 accuracy from JPEGs",
-            cell(tables, "trainings", "top-1, points over jpeg", **{"trained from": shards}), within=(-POINTS, POINTS),
+            cell("trainings", "top-1, points over jpeg", **{"trained from": shards}), within=(-POINTS, POINTS),
         ),
         claim(
             "shards",
             f"Shards, read by workers, deliver at least {FASTER:.0f} times the images/s of one process that decodes",
-            pipeline(SHARDS, "times decoding each"), above=FASTER,
+            cell("pipelines", "times decoding each", pipeline=SHARDS), above=FASTER,
         ),
         claim(
             "batched", "Normalising whole batches delivers more images/s than normalising images",
-            pipeline(BATCHED, "times the one before"), above=1, published="a gain",
+            cell("pipelines", "times the one before", pipeline=BATCHED), above=1, published="a gain",
         ),
         claim(
             "starved", "Decoding each photograph in one process delivers less than the model consumes",
-            pipeline(FIRST, "times what the model consumes"), below=1, needs=needs, published="the bottleneck",
+            cell("pipelines", consumes, pipeline=FIRST), below=1, needs=needs, published="the bottleneck",
         ),
         claim(
-            "fed", "Shards deliver more than the model consumes", pipeline(SHARDS, "times what the model consumes"),
+            "fed", "Shards deliver more than the model consumes", cell("pipelines", consumes, pipeline=SHARDS),
             above=1, needs=needs,
         ),
         *(
             claim(
                 f"efficiency-{kind}", four.format(kind),
-                cell(tables, "scaling", "efficiency", scaling=kind, processes=processes),
+                cell("scaling", "efficiency", scaling=kind, processes=processes),
                 above=EFFICIENCY, needs=several, published=f"{EFFICIENCY}",
             )
             for kind in ("strong", "weak")
         ),
         claim(
             "no-sync", "Exchanging gradients in the last pass alone is faster than in each",
-            cell(tables, "accumulation", "times as fast as in each pass"), above=1,
+            cell("accumulation", "times as fast as in each pass"), above=1,
         ),
     ]  # fmt: skip
 
 
-class Study(Measured):
+class Study(shared.Measured):
     """The measurements. data: the folder of JPEGs."""
 
     def __init__(self, options: StepOptions, data: Path) -> None:
-        super().__init__(measurements("scale", options, limit_seconds=LIMIT_SECONDS))
+        super().__init__(shared.measurements("scale", options, limit_seconds=LIMIT_SECONDS))
         self.data, own = data, options.image_size
         self.sizes = [own] if self.quick else sorted({own, OTHER_SIZE}, key=lambda size: size != own)
         self.workers = min(usable_cores(), MOST_WORKERS)
@@ -509,7 +555,7 @@ class Study(Measured):
                 for name, rounds in zip(("pipelines", "pipelines_large"), by_size.values(), strict=False)
             },
             "model": model_rows(by_size),
-            "offline": offline_rows({engine: [*of.values()] for engine, of in made.items()}, jpeg_bytes),
+            "offline": [offline_row(engine, [*runs.values()], jpeg_bytes) for engine, runs in made.items()],
             "scaling": scaling_rows(scaled, cores) if scaled else [],
             "accumulation": accumulation_rows(accumulated) if accumulated else [],
             "sweep": sweep_rows(sweep) if sweep else [],
@@ -578,15 +624,15 @@ def notes_of(options: StepOptions, train: Jpegs, val: Jpegs) -> list[str]:
 
 def main() -> None:
     small = replace(DEFAULTS, cuda=replace(DEFAULTS.cuda, image_size=SMALL_SIZE))  # next to `OTHER_SIZE`, everywhere
-    options, _ = lab_options(__doc__, "scale", small)
+    options, _ = shared.lab_options(__doc__, "scale", small)
     width_of(options.model)
     data = image_folder(options.data)
     train, val = (Jpegs(data, part, str) for part in ("train", "val"))
     study = Study(options, data)
     tables = study.tables(len(train))
     notes = [*notes_of(options, train, val), *study.notes]
-    report(study.lab.study(tables, claims(as_stored(tables), on_gpu(options)), notes), options)
+    shared.report(study.lab.study(tables, claims(shared.as_stored(tables), shared.on_gpu(options)), notes), options)
 
 
 if __name__ == "__main__":
-    program(main, claims)
+    shared.program(main, claims)

@@ -29,9 +29,9 @@ from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.preprocess import prepared
 from labs.scale.train import Replica
 from labs.shared.extras import imported
-from labs.shared.training import SEEDS, rising_then_falling
+from labs.shared.training import SEEDS, difference, rising_then_falling
 from walkthrough.results.errors import InputError, OneLineParser, add_number, is_out_of_memory, printable
-from walkthrough.results.result import check_writable, read_json, write_json
+from walkthrough.results.result import check_writable, write_json
 
 import numpy as np
 import torch
@@ -93,10 +93,8 @@ def opened(folder: Path, settings: Settings) -> Any:
         raise InputError(f"{journal} is damaged ({printable(error, 80)}): remove {folder}, or name another") from error
     theirs = study.user_attrs.get("settings") or asdict(settings)
     study.set_user_attr("settings", theirs)
-    for name, value in asdict(settings).items():
-        if theirs.get(name) != value:
-            what = f"{name.replace('_', ' ')} {theirs.get(name)}, not {value}"
-            raise InputError(f"{folder} holds a sweep with {what}: name another --logdir, or remove it")
+    if differs := difference(asdict(settings), theirs):
+        raise InputError(f"{folder} holds a sweep with {differs}: name another --logdir, or remove it")
     # Processes that begin at the same time would try the same parameters with the same seed.
     seed = settings.seed * SEEDS + 1009 * len(study.trials) + int(os.environ.get("JOB_INDEX", "0"))
     study.sampler = package.samplers.TPESampler(seed=seed, constant_liar=True)
@@ -259,8 +257,9 @@ def main(words: Sequence[str] | None = None) -> None:
     enough = optuna().study.MaxTrialsCallback(args.trials, states=ended)
     if len(study.get_trials(deepcopy=False, states=ended)) < args.trials:
         study.optimize(lambda trial: objective(trial, options, data, settings), callbacks=[told, enough])
-    write_json(options.logdir / FILE, summary(study, settings))
-    show(read_json(options.logdir / FILE))
+    result = summary(study, settings)
+    write_json(options.logdir / FILE, result)
+    show(result)
     print(f"written to {options.logdir}; look at it with: tensorboard --logdir {options.logdir / 'trials'}")
 
 

@@ -13,14 +13,13 @@ best epoch, `best.pt`, into --logdir; a killed training goes on after the last w
 """
 
 import argparse
-import csv
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from inspect import signature
 from itertools import chain, count
@@ -32,17 +31,10 @@ from common.options import add_step_options, resolved
 from labs.scale.model import DEFAULTS, mobilenet
 from labs.scale.pipelines import PIPELINES, Batch, Pipeline, pipeline_of
 from labs.scale.preprocess import kind_and_size
-from labs.shared.training import DTYPES, TABLE, Training, precision_of, rising_then_falling
+from labs.shared.training import DTYPES, Training, epochs_in, precision_of, rising_then_falling
 from walkthrough.compare.table import Table
 from walkthrough.results.environment import usable_cores
-from walkthrough.results.errors import (
-    InputError,
-    OneLineParser,
-    add_number,
-    is_out_of_memory,
-    real_number,
-    whole_numbers,
-)
+from walkthrough.results.errors import InputError, OneLineParser, add_number, real_number, whole_numbers
 from walkthrough.results.result import check_writable, read_json, write_json
 from walkthrough.terminal import console
 
@@ -105,7 +97,7 @@ class Replica:
     ) -> None:  # fmt: skip
         self.module, self.device, self.passes, self.smoothing = module.to(device), device, passes, smoothing
         self.processes = dist.get_world_size() if dist.is_initialized() else 1
-        self.model = self.module
+        self.model: Any = self.module
         if self.processes > 1:
             self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True, **SENDS_BUFFERS)
         self.optimizer = torch.optim.SGD(
@@ -121,7 +113,7 @@ class Replica:
         for number in range(1, self.passes + 1):
             images, labels = next(batches)
             sends = exchange == "each pass" or (exchange == "last pass" and number == self.passes)
-            with nullcontext() if sends else self._no_exchange():
+            with nullcontext() if sends or self.processes == 1 else self.model.no_sync():
                 logits = self._logits(self.model, images)
                 loss = F.cross_entropy(logits, labels, label_smoothing=self.smoothing) / self.passes
                 self.scaler.scale(loss).backward()
@@ -155,9 +147,6 @@ class Replica:
         if self.processes > 1:
             dist.all_reduce(values)
         return values
-
-    def _no_exchange(self) -> AbstractContextManager:
-        return self.model.no_sync() if isinstance(self.model, DistributedDataParallel) else nullcontext()
 
     def _logits(self, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
         """float32 [images, classes]."""
@@ -261,8 +250,7 @@ def options(words: list[str] | None = None) -> argparse.Namespace:
         "--keep", type=whole_numbers(0, 10**6), default=[], metavar="EPOCHS",
         help="keep the checkpoints of these epochs, such as 0,1,2,4: epoch-0.pt … (0: before the first)",
     )  # fmt: skip
-    args = parser.parse_args(words)
-    return args
+    return parser.parse_args(words)
 
 
 def train(args: argparse.Namespace) -> None:
@@ -300,25 +288,17 @@ def train(args: argparse.Namespace) -> None:
             f"from {name}; batch {steps.batch_size} = {passes}, on {device_name(device)}",
             flush=True,
         )
-        with as_input_error(steps, DataLoader(pipeline.train_set, share_of_pass, num_workers=steps.workers), device):
-            try:
-                if steps.quick:
-                    rate = speed(replica, pipeline, steps.batch_size)
-                    seconds = pipeline.images / rate
-                    write_json(steps.logdir / QUICK, {RATE: rate, "seconds": seconds})
-                    print(f"{rate:.0f} images/s: about {seconds:.0f} s for an epoch of {pipeline.images} images")
-                    return
-                parts = {"model": model, "optimizer": replica.optimizer, "scaler": replica.scaler}
-                best = "top1_accuracy"
-                run = Training(steps.logdir, settings, parts, best=best, device=device, keep=args.keep)
-                fit(run, replica, pipeline, settings)
-            except Exception as error:
-                if not is_out_of_memory(error):
-                    raise
-                raise InputError(
-                    f"out of memory on {device_name(device)} with {share_of_pass} images per pass: try --accumulate "
-                    f"{2 * args.accumulate}"
-                ) from error
+        loader = DataLoader(pipeline.train_set, share_of_pass, num_workers=steps.workers)
+        with as_input_error(steps, loader, device, out_of_memory=f"try --accumulate {2 * args.accumulate}"):
+            if steps.quick:
+                rate = speed(replica, pipeline, steps.batch_size)
+                seconds = pipeline.images / rate
+                write_json(steps.logdir / QUICK, {RATE: rate, "seconds": seconds})
+                print(f"{rate:.0f} images/s: about {seconds:.0f} s for an epoch of {pipeline.images} images")
+                return
+            parts = {"model": model, "optimizer": replica.optimizer, "scaler": replica.scaler}
+            run = Training(steps.logdir, settings, parts, best="top1_accuracy", device=device, keep=args.keep)
+            fit(run, replica, pipeline, settings)
     print(f"written to {steps.logdir}; look at it with: tensorboard --logdir {steps.logdir}")
 
 
@@ -336,8 +316,7 @@ def compare(args: argparse.Namespace, words: Sequence[str]) -> None:
         if args.quick:
             row = read_json(folder / QUICK)
         else:
-            with open(folder / TABLE, newline="") as table:
-                epochs = [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
+            epochs = epochs_in(folder)
             row = {key: statistics.median(epoch[key] for epoch in epochs[1:] or epochs) for key in ("seconds", RATE)}
             row["top-1 %"], row["top-5 %"] = (100 * epochs[-1][key] for key in ("top1_accuracy", "top5_accuracy"))
         rate, seconds = row.pop(RATE), row.pop("seconds")

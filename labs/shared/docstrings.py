@@ -6,7 +6,6 @@ something to classify. Nothing is imported or run.
 """
 
 import ast
-import gc
 import hashlib
 import inspect
 import json
@@ -15,9 +14,7 @@ import platform
 import re
 import sysconfig
 import warnings
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -32,7 +29,6 @@ LETTERS = 0.7  # the least share of a body's characters that are letters or spac
 SHINGLE = 8  # words: texts that share more than `SHARED` of such sequences are copies of each other
 SHARED = 0.3
 MOST_PER_PACKAGE = 300  # documents: no package is most of a split
-BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")  # where statements are; no expression defines a class
 TESTS = ("tests", "test", "testing")  # folders: what tests say of themselves is no prose
 MOST_BYTES = 400_000  # of a source file: larger ones are generated
 
@@ -150,8 +146,7 @@ def _of_each_package(
 ) -> list[T]:
     """The first `most` of what found(package, its files) yields, packages in the order of their names."""
     packages = sorted(_packages(folders).items())
-    with _no_cycles_sought():
-        return [one for package, files in packages for one in islice(found(package, files), most)]
+    return [one for package, files in packages for one in islice(found(package, files), most)]
 
 
 class _Seen:
@@ -219,48 +214,22 @@ def _path_hash(path: Path, package: Path) -> bytes:
 
 
 def _docstrings_in(files: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Each file with each of its docstrings."""
-    return ((file, docstring) for file in files for docstring in _docstrings_of(file))
-
-
-def _docstrings_of(file: Path) -> list[str]:
-    """The docstrings of a file's modules, classes and functions, in the order in which they stand; [] if unreadable."""
-    try:
-        if file.stat().st_size > MOST_BYTES:
-            return []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # SyntaxWarning: of escapes in others' strings
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # ValueError: not UTF-8, null bytes
-        return []
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [
-        text for node in _statements(tree) if isinstance(node, kinds) and (text := ast.get_docstring(node, clean=False))
-    ]
-
-
-def _statements(tree: ast.AST) -> Iterator[ast.AST]:
-    """What `ast.walk` gives, in its order, but no expressions, which are most of it."""
-    waiting = deque([tree])
-    while waiting:
-        node = waiting.popleft()
-        yield node
-        for name in node._fields:
-            if name in BLOCKS:
-                block = getattr(node, name)
-                waiting.extend(block if isinstance(block, list) else ())  # a lambda's body is none
-
-
-@contextmanager
-def _no_cycles_sought() -> Iterator[None]:
-    """Without Python's search for unreachable cycles, which takes half the time of parsing; syntax trees have none."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+    """Each file that can be read, with each docstring of its modules, classes and functions."""
+    for file in files:
+        try:
+            if file.stat().st_size > MOST_BYTES:
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # SyntaxWarning: of escapes in others' strings
+                tree = ast.parse(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # ValueError: not UTF-8, null bytes
+            continue
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        nodes = list[ast.AST]([tree])
+        for node in nodes:  # in the order of ast.walk, but without expressions, which are most of a tree
+            nodes += (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
+            if isinstance(node, kinds) and (text := ast.get_docstring(node, clean=False)):
+                yield file, text
 
 
 def _plain(text: str) -> str:
@@ -275,7 +244,4 @@ def _normal(text: str) -> str:
 def _shingles(text: str) -> set[int]:
     """Hashes of all sequences of `SHINGLE` words; of the whole text where it is shorter."""
     words = _normal(text).split()
-    return {
-        int.from_bytes(hashlib.blake2b(" ".join(words[at : at + SHINGLE]).encode(), digest_size=8).digest(), "big")
-        for at in range(max(1, len(words) - SHINGLE + 1))
-    }
+    return {hash(tuple(words[at : at + SHINGLE])) for at in range(max(1, len(words) - SHINGLE + 1))}

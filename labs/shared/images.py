@@ -31,6 +31,7 @@ ENOUGH = 50_000  # images for mean and deviation, as floats in memory
 FOLDS = 5  # of the training part, for validation
 FOLDER_SIZE = 64  # px, at which images of a folder are kept unless the caller says
 Box = tuple[int, int, int, int]  # left, top, right, bottom
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # of ImageNet's images, for values in 0..1
 MIRRORED = ("cifar10", "imagenette")  # a mirrored digit is another sign
 
 

@@ -56,8 +56,6 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 Claims = Callable[[Mapping[str, Sequence[Row]], bool], list[Claim]]  # claims(tables as stored, on_gpu)
 MEASUREMENTS = dict[str, Callable[..., Any]]()  # of this program, by name
 
-serve = partial(study.serve, options_from=options_from)
-
 
 def measurement(function: Function) -> Function:
     """Mark a function(options, **settings) of a study as one that `Measurements.measure` calls by its name."""
@@ -69,7 +67,7 @@ def program(main: Callable[[], None], claims: Claims) -> None:
     """Be the program of a study: `main`, or one measurement of it, or new claims of an earlier result."""
     match sys.argv[1:]:
         case ["--measure", request]:
-            serve(*MEASUREMENTS.values(), argv=[request])
+            study.serve(*MEASUREMENTS.values(), options_from=options_from, argv=[request])
         case ["--claims", path]:
             exit_in_one_line()
             earlier = study.read(path)
@@ -159,7 +157,7 @@ def measurements(
     limit_seconds: float = LIMIT_SECONDS,
     jobs: Cluster | None = None,
 ) -> Measurements:
-    """The `Measurements` of a lab. file: its program, if not `study.py`. jobs: the cluster, if any."""
+    """The `Measurements` of a lab. file: its program, if not `labs/LAB/study.py`. jobs: the cluster, if any."""
     from common.device import device_name
 
     import torch
@@ -172,7 +170,7 @@ def measurements(
         "environment": current_environment(torch.__version__, torch.version.cuda),
         "started": now(),
     }
-    command = (sys.executable, str(file)) if file else (sys.executable, str(ROOT / "labs" / lab / PROGRAM), "--measure")
+    command = (sys.executable, str(file or ROOT / "labs" / lab / PROGRAM), "--measure")
     on_cluster = partial(answers, jobs) if jobs else None
     return Measurements(header, options, command, f"labs/{lab}/*.py", limit_seconds, on_cluster)
 

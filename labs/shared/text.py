@@ -6,8 +6,7 @@ Goldberg, "Neural Word Embedding as Implicit Matrix Factorization", NeurIPS 2014
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,12 +75,12 @@ def hub_tokenizer(name: str, lab: str, instead: str) -> tuple[Any, str]:
     tokenizers = imported("tokenizers", lab, f"--model {name}")
     progress.say(f"model: loading the tokenizer of {name}, kept here or from the Hugging Face hub")
     hub = imported("huggingface_hub", lab, f"--model {name}")
+    hub.logging.set_verbosity_error()  # of what it tries again: for half a minute, where there is no network
     try:
-        with _no_retries_told(hub.logging):
-            if (file := Path(name) / "tokenizer.json").is_file():  # a folder in the hub's format
-                tokenizer = tokenizers.Tokenizer.from_file(str(file))
-            else:
-                tokenizer = tokenizers.Tokenizer.from_pretrained(name)
+        if (file := Path(name) / "tokenizer.json").is_file():  # a folder in the hub's format
+            tokenizer = tokenizers.Tokenizer.from_file(str(file))
+        else:
+            tokenizer = tokenizers.Tokenizer.from_pretrained(name)
     except Exception as error:  # its own `Exception`, without a class, for a missing file as for a missing network
         raise InputError(
             f"--model {name}: its tokenizer could not be loaded from the Hugging Face hub: use {instead}"
@@ -92,17 +91,6 @@ def hub_tokenizer(name: str, lab: str, instead: str) -> tuple[Any, str]:
     if pad is None:
         raise InputError(f"--model {name}: its tokenizer has no token to fill up with ({' or '.join(PADS)})")
     return tokenizer, pad
-
-
-@contextmanager
-def _no_retries_told(logging: Any) -> Iterator[None]:
-    """Nothing is printed of what the hub's client tries again: for half a minute, where there is no network."""
-    before = logging.get_verbosity()
-    logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(before)
 
 
 def word_vectors(texts: Sequence[Sequence[int]], vocabulary: int, width: int) -> torch.Tensor:

@@ -50,7 +50,7 @@ class Training:
     """The epochs of one training; in a group of processes, all of them have one each, and rank 0 alone writes.
 
     folder: holds `checkpoint.pt`, `epochs.csv`, `best.pt` ("epoch", "model": its weights) and TensorBoard's scalars;
-    None: nothing is read or written.
+    None: nothing is read or written. written: the same on rank 0, else None.
     settings: what determines the result; a checkpoint goes on with the same only. parts: what changes in training, by
     name; "model" is the one whose weights `best.pt` holds. generators: of the sampler and the like, seeded with each
     epoch. A loader with `persistent_workers` is given another one, since it draws from its own, or from torch's, when
@@ -78,8 +78,9 @@ class Training:
         self.rank = dist.get_rank() if dist.is_available() and dist.is_initialized() else 0
         self.seed = int(self.settings.get("seed", 0))
         self.events: Any = None
-        if folder and self.rank == 0:
-            check_writable(folder)
+        self.written = folder if self.rank == 0 else None
+        if self.written:
+            check_writable(self.written)
 
     def epochs(self, count: int) -> Iterator[int]:
         """The numbers of the epochs that are left, from 1 or `after` + 1 to `count`; `done` is called in each.
@@ -123,20 +124,18 @@ class Training:
         row: Row = {"epoch": number, "loss": loss, **values}
         row.setdefault("seconds", self.seconds())
         self.rows.append(row)
-        if self.folder and self.rank == 0:
+        told = {name: value for name, value in row.items() if name != "epoch"}
+        if self.written:
             self._keep()
-            for name, value in row.items():
-                if name != "epoch":
-                    self.events.add_scalar(name, value, number)
+            for name, value in told.items():
+                self.events.add_scalar(name, value, number)
             self.events.flush()  # before the checkpoint: an epoch that is trained again replaces its scalars
-            write_whole(self.folder / CHECKPOINT, packed(self.state()))
+            write_whole(self.written / CHECKPOINT, packed(self.state()))
             self._write_table()
         if self.best and row is self.best_row():
             self._keep_best()  # after the checkpoint: where a kill comes between, it holds these weights
-        if self.folder and self.rank == 0:
-            print(
-                f"epoch {number}: " + ", ".join(text(name, value) for name, value in list(row.items())[1:]), flush=True
-            )
+        if self.written:
+            print(f"epoch {number}: " + ", ".join(text(name, value) for name, value in told.items()), flush=True)
 
     def best_row(self) -> Row:
         """The epoch whose `best` is highest, the first of several."""
@@ -178,9 +177,10 @@ class Training:
         try:
             state = unpacked(contents[0])
             theirs = state["settings"]
-            if missing := {*self.parts, "epochs"} - set(state):
+            if missing := ({*self.parts, "epochs"} - set(state)) | (set(self.settings) - set(theirs)):
                 raise KeyError(*sorted(missing))
-            self._refuse_others(path, theirs)
+            if differs := difference(self.settings, theirs):
+                raise InputError(f"{path} is of a training with {differs}: {ANOTHER}")
             self.load(state)
             if self.best and self.best_row() is self.rows[-1]:
                 self._keep_best()
@@ -191,15 +191,15 @@ class Training:
         except Exception as error:  # of a file that is cut off or another's: zip, pickle, keys, shapes, anything
             reason = f"damaged or no checkpoint of this program ({printable(error, 80)})"
             raise InputError(f"{path} is {reason}: {ANOTHER}") from error
-        if self.rank == 0:
-            self._write_table()  # as a kill may have left it a row short
+        self._write_table()  # as a kill may have left it a row short
+        if self.written:
             print(f"goes on after epoch {self.number}", flush=True)
 
     def _keep_best(self) -> None:
         """Keep the weights as they are: those of the best epoch so far."""
         self.best_weights = {name: value.detach().clone() for name, value in self.parts["model"].state_dict().items()}
-        if self.folder and self.rank == 0:
-            write_whole(self.folder / BEST, packed({"epoch": self.number, "model": self.best_weights}))
+        if self.written:
+            write_whole(self.written / BEST, packed({"epoch": self.number, "model": self.best_weights}))
 
     def _load_best(self, path: Path, content: bytes | None) -> None:
         epoch = int(self.best_row()["epoch"])
@@ -214,30 +214,39 @@ class Training:
 
     def _keep(self) -> None:
         """Write the checkpoint of this epoch for good, if it is one of `keep`."""
-        if self.folder and self.rank == 0 and self.number in self.keep:
-            write_whole(self.folder / KEPT.format(self.number), packed(self.state()))
-
-    def _refuse_others(self, path: Path, theirs: Mapping[str, Any]) -> None:
-        for name, value in self.settings.items():
-            if theirs[name] != value:
-                what = f"{name.replace('_', ' ')} {theirs[name]}, not {value}"
-                raise InputError(f"{path} is of a training with {what}: {ANOTHER}")
+        if self.written and self.number in self.keep:
+            write_whole(self.written / KEPT.format(self.number), packed(self.state()))
 
     def _write_table(self) -> None:
-        assert self.folder
+        if not self.written:
+            return
         table = io.StringIO()
         writer = csv.DictWriter(table, list(self.rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(self.rows)
-        write_whole(self.folder / TABLE, table.getvalue())
+        write_whole(self.written / TABLE, table.getvalue())
 
     def _writer(self) -> Any:
-        if not self.folder or self.rank:
+        if not self.written:
             return nullcontext()
         from torch.utils.tensorboard import SummaryWriter  # a second to import, which a study does not need
 
-        with writing(self.folder):
-            return SummaryWriter(str(self.folder), purge_step=self.number + 1)
+        with writing(self.written):
+            return SummaryWriter(str(self.written), purge_step=self.number + 1)
+
+
+def epochs_in(folder: Path) -> list[Row]:
+    """The rows of the `epochs.csv` that a training left in a folder."""
+    with open(folder / TABLE, newline="") as table:
+        return [{name: float(value) for name, value in row.items()} for row in csv.DictReader(table)]
+
+
+def difference(settings: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+    """The first of some settings that is another one there, such as "seed 1, not 0"; None where all are the same."""
+    for name, value in settings.items():
+        if theirs.get(name) != value:
+            return f"{name.replace('_', ' ')} {theirs.get(name)}, not {value}"
+    return None
 
 
 def precision_of(device: torch.device | str, asked: str) -> str:

@@ -21,9 +21,7 @@ def main():
 
     train_set = training_set(args.data, args.model, args.seed)
     tokens = train_set.tokens
-    loader = DataLoader(
-        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Collate(tokens.pad_id),
-    )
+    loader = DataLoader(train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Collate(tokens.pad_id))
     model = re_ranker(args.model, tokens.vocabulary, tokens.pad_id).to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
 

@@ -50,14 +50,9 @@ class Candidates(Dataset):
     unit = "documents"
 
     def __init__(
-        self,
-        documents: Sequence[Document],
-        tokens: PlacedTokens,
-        lengths: tuple[int, int],
-        source: str = "docstrings",
-        scores: Sequence[Scores] | None = None,
-        ordered: bool = True,
-    ) -> None:
+        self, documents: Sequence[Document], tokens: PlacedTokens, lengths: tuple[int, int],
+        source: str = "docstrings", scores: Sequence[Scores] | None = None, ordered: bool = True,
+    ) -> None:  # fmt: skip
         self.documents, self.tokens, self.lengths, self.source = documents, tokens, lengths, source
         self.scores, self.ordered = scores, ordered
 
@@ -107,10 +102,7 @@ def training_set(data: Path, model: str, seed: int, ordered_once: bool = False) 
     check_extras(model)
     texts = corpus(data, SOME)
     train = split(texts.documents, seed)["train"]
-    scores = None
-    if ordered_once:
-        kept = kept_rouge(data, texts)
-        scores = [kept[document] for document in train]
+    scores = list(map(kept_rouge(data, texts).__getitem__, train)) if ordered_once else None
     return Candidates(train, tokens_for(model, train), size_of(model).lengths, texts.source, scores)
 
 

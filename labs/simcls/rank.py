@@ -20,7 +20,7 @@ from labs.simcls.data import Candidates, PlacedTokens
 from labs.simcls.documents import Document, document_in, json_lines
 from labs.simcls.model import SIZES, ReRanker, re_ranker, size_of
 from labs.simcls.train import RANKER, TOKENIZER, scores_of
-from walkthrough.results.errors import InputError, OneLineParser, folder, printable, whole_number
+from walkthrough.results.errors import InputError, OneLineParser, folder, printable
 from walkthrough.results.result import read_json
 
 import torch
@@ -62,21 +62,17 @@ def main() -> None:
     parser.add_argument("folder", type=folder, metavar="FOLDER", help="--logdir of labs/simcls/train.py")
     parser.add_argument("file", type=folder, metavar="FILE", help="JSON lines: article, candidates")
     parser.add_argument("--device", help="cpu, cuda or cuda:N (default: the GPU if there is one)")
-    parser.add_argument("--batch-size", type=whole_number(1, 65536), default=16, metavar="N", help="documents")
     args = parser.parse_args()
     device = torch.device(checked_device(args.device))
     model, tokens, lengths = loaded(args.folder, device)
     documents = documents_in(args.file)
     with redirect_stdout(sys.stderr):  # what is said about the precision
         dtype = autocast_dtype(device, "auto")
-    scores = {}
-    for count in {len(document.candidates) for _, document in documents}:  # a batch has equally many of each
-        some = {at: document for at, (_, document) in enumerate(documents) if len(document.candidates) == count}
-        unordered = Candidates([*some.values()], tokens, lengths, ordered=False)
-        scores |= zip(some, scores_of(model, unordered, device, dtype, args.batch_size), strict=True)
-    for at, (name, document) in enumerate(documents):
-        best = scores[at].index(max(scores[at]))
-        line = {"id": name, "best": best, "summary": document.candidates[best], "scores": scores[at]}
+    for name, document in documents:
+        unordered = Candidates([document], tokens, lengths, ordered=False)
+        (scores,) = scores_of(model, unordered, device, dtype, batch_size=1)  # other documents may have more candidates
+        best = scores.index(max(scores))
+        line = {"id": name, "best": best, "summary": document.candidates[best], "scores": scores}
         print(json.dumps(line, ensure_ascii=False))
 
 

@@ -1,12 +1,11 @@
 """The study of re-ranking: does it choose better summaries, what do 16 candidates cost, and what makes them cheaper?
 
 Trains on folds of the packages and tests on the one that is left out; runs the numbered programs, interleaved;
-measures their loader by itself, and the memory of a step by the number of candidates. Writes study.json, prints tables.
-Of a data set with splits of its own there is one fold. ROUGE is in percent, as papers print it.
+measures the memory of a step by the number of candidates. Writes study.json, prints tables. Of a data set with splits
+of its own there is one fold. ROUGE is in percent, as papers print it.
 """
 
 import shutil
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from common.loaders import Batch, Epochs
+from common.loaders import Batch
 from common.options import StepOptions
 from common.program import captured, peak_bytes, timed, words_of
 from labs.shared import study as shared
@@ -25,7 +24,6 @@ from labs.simcls.train import METHODS, Trained, add_candidates, settings_for, tr
 from walkthrough.compare.statistics import Mean, mean
 from walkthrough.compare.study import LIMIT_SECONDS, Claim, NotMeasured, Row, claim, interval
 from walkthrough.results.capture import Program
-from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError
 
 import torch
@@ -36,7 +34,7 @@ HERE = Path(__file__).parent
 CANDIDATES = {True: (1, 4, 16), False: (1, 2, 4, 8, 16)}  # by --quick
 CHOSEN_ON = 1  # the fold whose packages the encoder was chosen on: they are never tested
 TESTED = {True: (0, 2), False: tuple(fold for fold in range(FOLDS) if fold != CHOSEN_ON)}
-SEEDS, ROUNDS, LOADED_SECONDS = {True: 1, False: 3}, {True: 3, False: 5}, {True: 1.0, False: 5.0}
+SEEDS, ROUNDS = {True: 1, False: 3}, {True: 3, False: 5}
 DAYS_SECONDS = 5 * 24 * 3600  # of one measurement at most, with an encoder that takes hours to train
 ANY_TOKENS = 10, 100  # ids that every tokenizer has, none of which fills sequences up
 KINDS = ("ROUGE-1", "ROUGE-2", "ROUGE-L")
@@ -91,21 +89,6 @@ def speed(options: StepOptions, name: str, run: int) -> dict[str, Any]:
     windows = timed(one, None, options.quick).samples_per_second.windows
     used = needed_bytes(one, full_batch(options, max(CANDIDATES[options.quick])))
     return {"windows": windows, "bytes": used, "precision": one.dtype}
-
-
-@shared.measurement
-def loading(options: StepOptions, workers: int) -> Row:
-    """Documents per second that the loader delivers by itself: a row of the table."""
-    row: Row = {"workers": workers}
-    for name, header in ((PLAIN, "documents/s, ROUGE when loaded"), (ORDERED_ONCE, "documents/s, ROUGE once")):
-        batches = Epochs(captured(HERE / f"{name}.py", words_of(options, workers)).loader)
-        for _ in range(2 + 2 * workers):  # what workers load ahead while they start
-            next(batches)
-        begin, documents = time.perf_counter(), 0
-        while time.perf_counter() - begin < LOADED_SECONDS[options.quick]:
-            documents += len(next(batches)[0])
-        row[header] = documents / (time.perf_counter() - begin)
-    return row
 
 
 @shared.measurement
@@ -293,8 +276,6 @@ def main() -> None:
     measured = shared.Measured(lab)
     rounds = measured.rounds(ROUNDS[quick], {name: partial(measured.one, "speed", name=name) for name in PROGRAMS})
     by_candidates = [measured.one("memory", candidates=count) for count in CANDIDATES[quick]]
-    most = max(2, min(8, usable_cores()))
-    by_workers = [measured.one("loading", workers=workers) for workers in (0, 1, 2, 4, 8) if workers <= most]
     tested = (0,) if texts.is_split else TESTED[quick]
     try:
         runs = [lab.measure("trained", fold=fold, seed=seed) for seed in range(SEEDS[quick]) for fold in tested]
@@ -304,7 +285,6 @@ def main() -> None:
         "re_ranking": ranking_rows(runs),
         "against_the_rules": paired_rows(runs, "packages" if texts.source == "docstrings" else "articles"),
         "programs": program_rows(rounds),
-        "loading": [row for row in by_workers if row],
         "candidates": [row for row in by_candidates if row],
     }
     made = claims(shared.as_stored(tables), shared.on_gpu(options))

@@ -90,13 +90,9 @@ def settings_for(options: StepOptions, texts: Corpus, fold: int = 0) -> Settings
 
 
 def train(
-    texts: Corpus,
-    scores: dict[Document, Scores],
-    settings: Settings,
-    device: torch.device,
-    workers: int = 0,
-    keep: Path | None = None,
-) -> Trained:
+    texts: Corpus, scores: dict[Document, Scores], settings: Settings, device: torch.device,
+    workers: int = 0, keep: Path | None = None,
+) -> Trained:  # fmt: skip
     """Train on one fold, choose the epoch by its validation part, and test. scores: the ROUGE of each document.
 
     keep: the folder of the `Training`, and of what `rank.py` needs; None writes nothing. Raises InputError.
@@ -216,12 +212,9 @@ def scores_of(
 
 
 def rouge_by_package(
-    test: Sequence[Document],
-    packages: Sequence[str],
-    scores: dict[Document, Scores],
-    ranked: Sequence[int],
-    usual_words: float,
-) -> dict[str, dict[str, list[float]]]:
+    test: Sequence[Document], packages: Sequence[str], scores: dict[Document, Scores],
+    ranked: Sequence[int], usual_words: float,
+) -> dict[str, dict[str, list[float]]]:  # fmt: skip
     """{package: {method: [ROUGE-1, ROUGE-2, ROUGE-L]}}, sums over its test documents, of what each method chooses.
 
     packages: of each document. ranked: the number of the candidate that the model chooses. random: the mean of all.

@@ -9,7 +9,6 @@ Caution    All images have to fit into memory: 600 MB as float32 for CIFAR-10. T
 """
 
 from common import start
-from labs.speedrun.augment import shift_of
 from labs.speedrun.data import OneByOne, data_set
 from labs.speedrun.model import naive_resnet, width_of
 from labs.speedrun.race import race_options, run_race
@@ -27,13 +26,12 @@ def main():
 
     data = data_set(args)
     transform = transforms.Compose([
-        transforms.RandomCrop(size, padding=shift_of(size), padding_mode="reflect"),
+        transforms.RandomCrop(size, padding=size // 8, padding_mode="reflect"),
         transforms.RandomHorizontalFlip(0.5 if data.mirrors else 0),
         transforms.RandomErasing(1, scale=(1 / 16, 1 / 16), ratio=(1, 1)),
     ])
     loader = DataLoader(OneByOne(data, transform, prepared=True), args.batch_size, shuffle=True, drop_last=True)
-    model = naive_resnet(width_of(args.model), data.channels, data.classes)
-    model = model.to(device)
+    model = naive_resnet(width_of(args.model), data.channels, data.classes).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), args.lr, weight_decay=5e-4)
 

@@ -8,8 +8,7 @@ Caution    It has more weights than the naive one. Its scores are scaled by 1/8,
 """
 
 from common import start
-from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of
-from labs.speedrun.data import data_set
+from labs.speedrun.data import DeviceBatches, data_set
 from labs.speedrun.model import resnet9, width_of
 from labs.speedrun.race import race_options, run_race
 
@@ -20,12 +19,9 @@ from torch import nn
 def main():
     args = race_options(__doc__, __file__)
     device = start(args)
-    size = args.image_size
-
     data = data_set(args)
-    loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
-    model = resnet9(width_of(args.model), data.channels, data.classes)
-    model = model.to(device)
+    loader = DeviceBatches(data, args.batch_size, device)
+    model = resnet9(width_of(args.model), data.channels, data.classes).to(device)
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), args.lr, weight_decay=5e-4)
 

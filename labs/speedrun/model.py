@@ -1,4 +1,4 @@
-"""The networks of this lab, in parts that the programs choose from, and its defaults.
+"""The networks of this lab, in parts that the programs choose from, an average of their weights, and its defaults.
 
 ResNet-9: David Page, "How to Train Your ResNet", 2018 to 2019, the network behind DAWNBench's fastest entries on one
 GPU. The naive network is what it grew from: a residual network of pre-activated blocks (He et al. 2016) with two
@@ -8,7 +8,9 @@ its first layer.
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 from common.options import Defaults, Workload
 from walkthrough.results.errors import InputError
@@ -84,9 +86,8 @@ def naive_resnet(width: int, channels: int = 3, classes: int = 10) -> nn.Sequent
 
     widths = [width, width, 2 * width, 4 * width, 4 * width]  # of what enters each stage, and leaves the last
     stages = []
-    for number in range(4):
-        stages.append(block(widths[number], widths[number + 1], stride=2 if number else 1))
-        stages.append(block(widths[number + 1], widths[number + 1], stride=1))
+    for channels_in, channels_out in pairwise(widths):
+        stages += [block(channels_in, channels_out, 2 if stages else 1), block(channels_out, channels_out, 1)]
     last = widths[-1]
     head = [nn.BatchNorm2d(last), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(last, classes)]
     return nn.Sequential(convolution(channels, width), *stages, *head)
@@ -146,3 +147,32 @@ def whiten(stem: nn.Conv2d, images: torch.Tensor, relative_eps: float = 1e-2) ->
     values, vectors = torch.linalg.eigh(patches.T @ patches / len(patches))
     filters = vectors.T / (values + relative_eps * values.mean()).sqrt().unsqueeze(1)
     stem.weight.copy_(torch.cat([filters, -filters]).view(stem.weight.shape))
+
+
+class Lookahead:
+    """Slow weights that follow the model's, which return to them every few steps (Zhang et al. 2019; Jordan 2024).
+
+    An exponential moving average whose memory grows with the training, from none to 0.95 for every step. It holds
+    batch norm's statistics too, and replaces the model's own after the last step, so that the average is tested.
+    """
+
+    def __init__(self, model: nn.Module, steps: int, every: int = 5, decay: float = 0.95) -> None:
+        self.fast = [value for value in model.state_dict().values() if value.is_floating_point()]
+        self.slow = [value.clone() for value in self.fast]
+        self.steps, self.every, self.decay, self.done = steps, every, decay, 0
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """To be called after each step of the optimizer."""
+        self.done += 1
+        if self.done > self.steps or (self.done % self.every and self.done != self.steps):
+            return
+        kept = self.decay**self.every * (self.done / self.steps) ** 3
+        for slow, fast in zip(self.slow, self.fast, strict=True):
+            fast.copy_(slow.lerp_(fast, 1 - kept))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"slow": [value.clone() for value in self.slow], "done": self.done}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.slow, self.done = [value.clone() for value in state["slow"]], state["done"]

@@ -25,8 +25,7 @@ from common.loaders import Loader
 from common.options import StepOptions, add_step_options, named, resolved
 from common.session import run_step
 from labs.shared.images import FOLDS, NAMES, DataSet, source_in
-from labs.speedrun.augment import DeviceBatches
-from labs.speedrun.data import SETTINGS
+from labs.speedrun.data import SETTINGS, DeviceBatches
 from labs.speedrun.model import DEFAULTS
 from walkthrough.results import environment, result
 from walkthrough.results.errors import InputError, OneLineParser, real_number, whole_number
@@ -58,7 +57,7 @@ class RaceOptions(StepOptions):
     stop: bool = False
     cprofile: Path | None = None
     race_only: bool = False
-    add: tuple[str, ...] = ()
+    add: Sequence[str] = ()
 
 
 def race_options(
@@ -81,23 +80,20 @@ def race_options(
     parser.add_argument("--cprofile", type=Path, metavar="FILE", help="write cProfile's figures of the race; no record")
     parser.add_argument("--race-only", action="store_true", help="no windows and no trace after the race")
     if ideas:
-        parser.add_argument("--add", nargs="+", choices=ideas, default=(), help="ideas to add, see above")
+        parser.add_argument("--add", nargs="+", choices=ideas, help="ideas to add, see above")
+    parser.set_defaults(add=())
     words = sys.argv[1:] if argv is None else argv
     args = parser.parse_args(words)
     options = resolved(args, named(words), defaults=DEFAULTS)
-    source, add = source_in(args.data, args.dataset, args.download), tuple(args.add) if ideas else ()
-    setting = SETTINGS[source]
-    plan = setting.plan("muon" if "muon" in add else Path(file).stem)
+    source = source_in(args.data, args.dataset, args.download)
+    setting, plan = SETTINGS[source], SETTINGS[source].plan(Path(file).stem)
+    own = ("momentum", "fold", "stop", "cprofile", "race_only", "add")
     chosen = {
-        "image_size": setting.image_size,
-        "model": args.model or setting.model,
-        "batch_size": args.batch_size or setting.batch_size,
-    }
-    return RaceOptions(
-        **{**vars(options), **chosen}, dataset=source, target=args.target or setting.target,
-        epochs=args.epochs or plan.epochs, lr=args.lr or plan.lr, momentum=args.momentum, fold=args.fold,
-        stop=args.stop, cprofile=args.cprofile, race_only=args.race_only, add=add,
-    )  # fmt: skip
+        "image_size": setting.image_size, "dataset": source, "model": args.model or setting.model,
+        "batch_size": args.batch_size or setting.batch_size, "target": args.target or setting.target,
+        "epochs": args.epochs or plan.epochs, "lr": args.lr or plan.lr,
+    }  # fmt: skip
+    return RaceOptions(**{**vars(options), **chosen, **{name: getattr(args, name) for name in own}})
 
 
 @dataclass(frozen=True)
@@ -155,12 +151,9 @@ def accuracy(model: nn.Module, predict: Predict, images: torch.Tensor, labels: t
 
 
 def _start_up(
-    loader: Loader,
-    train_step: Callable[..., torch.Tensor],
-    state: Sequence[Any],
-    prepare: Callable[[], None] | None,
-    device: torch.device,
-) -> float:
+    loader: Loader, train_step: Callable[..., torch.Tensor], state: Sequence[Any],
+    prepare: Callable[[], None] | None, device: torch.device,
+) -> float:  # fmt: skip
     """Seconds that `prepare`, a first batch and its steps take beyond what they take the second time.
 
     Both times everything is set back afterwards: what `state` holds, random numbers, and the loader by its `reset()`.
@@ -187,16 +180,10 @@ def _start_up(
 
 
 def run_race(
-    file: str,
-    args: RaceOptions,
-    data: DataSet,
-    loader: Loader,
-    train_step: Callable[..., torch.Tensor],
-    state: Sequence[Any],
-    predict: Predict | None = None,
-    prepare: Callable[[], None] | None = None,
+    file: str, args: RaceOptions, data: DataSet, loader: Loader, train_step: Callable[..., torch.Tensor],
+    state: Sequence[Any], predict: Predict | None = None, prepare: Callable[[], None] | None = None,
     precision: torch.dtype | None = None,
-) -> Race:
+) -> Race:  # fmt: skip
     """Train until the last epoch, testing after each; then windows and a trace as of every program (`run_step`).
 
     train_step(images, labels): trains on one batch as the loader yields it and returns the loss, a tensor. state: the
@@ -218,10 +205,8 @@ def run_race(
     with as_input_error(args, loader, torch.device(args.device)):
         done = _race(program, args, data, loader, train_step, state, predict or state[0], prepare, profile)
     if profile and args.cprofile:
-        partial = args.cprofile.with_name(f".{args.cprofile.name}.partial")
-        with result.writing(args.cprofile):  # whole, or not at all
-            profile.dump_stats(partial)
-            partial.replace(args.cprofile)
+        with result.writing(args.cprofile):
+            profile.dump_stats(args.cprofile)
         print(f"cProfile slows the race down, so it is no record; look at it with: snakeviz {args.cprofile}")
         return done
     result.check_writable(args.logdir / program)

@@ -1,4 +1,4 @@
-"""How fast is a network as good as 94 %? A ladder of races, ideas beside it, and the settings around its end.
+"""How fast is a network as good as 94 %? Races of a ladder of programs, of further ideas, and of settings of the last.
 
     python labs/speedrun/study.py            # the whole study: on two CPU cores with digits about half an hour
     python labs/speedrun/study.py --quick    # minutes
@@ -6,7 +6,7 @@
 Tables: every race; the ladder; ideas added to its last program; batch size x learning rate as a heat map; curves of two
 batch sizes at two rates, and of several values of momentum; how many calls of Python an epoch takes; what others
 published. Everything is a numbered program, or `ablations.py`, with other words on its command line. The result is
-labs/speedrun/study.json in --logdir, next to heat_map.svg.
+labs/speedrun/study.json in --logdir.
 """
 
 import math
@@ -17,6 +17,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,7 +30,6 @@ from labs.speedrun.ablations import IDEAS
 from labs.speedrun.data import SETTINGS, data_set
 from labs.speedrun.model import DEFAULTS, width_of
 from labs.speedrun.race import FILE, RaceOptions, race_options
-from walkthrough.compare.figures import heat_map_figure, save
 from walkthrough.compare.statistics import CONFIDENCE, Mean, Ratio, mean, of_pairs
 from walkthrough.compare.study import Claim, Measurements, Row, claim, interval, percent
 from walkthrough.results import result
@@ -45,6 +45,7 @@ NAIVE, LAST, PLAIN, MOMENTUM = PROGRAMS[0], PROGRAMS[-1], "04_one_cycle", "05_mo
 CONSTANT = PROGRAMS[: PROGRAMS.index(PLAIN)]  # programs with a constant learning rate take long
 FASTER_RATE = f"{NAIVE}, ten times the rate"
 FASTER_EPOCHS = 12  # of the naive program at ten times its rate: a third is plenty
+BEFORE = {FASTER_RATE: NAIVE, **dict(zip(PROGRAMS[1:], PROGRAMS, strict=False)), **dict.fromkeys(IDEAS, LAST)}
 ROUNDS = {True: {"cpu": 2, "cuda": 2}, False: {"cpu": 5, "cuda": 25}}  # by --quick
 CONSTANT_ROUNDS = {True: 1, False: 5}
 LAST_RACES = {True: 3, False: 50}  # fewer than 48 cannot show that 19 of 20 reach the target, even if all do
@@ -53,7 +54,7 @@ HEAT_RATES = {True: (0.25, 1, 4), False: (0.125, 0.25, 0.5, 1, 2, 4, 8)}  # time
 SEEDS = {True: 2, False: 5}  # of the heat map and the curves: each holds another fifth out
 MOMENTA = (0, 0.5, 0.9, 0.97)
 SECONDS_LIMIT = 6 * 3600  # of one measurement: naive races on an old GPU take hours
-SOONER, SUCCESSES, RUNS = 10, 19, 20  # what this lab has to reach: times as soon; races of the last program
+SPEEDUP, SUCCESSES, RUNS = 10, 19, 20  # what this lab has to reach: over 00_naive; races of the last program
 EQUAL_POINTS = 1.0  # accuracies that surely differ by less count as equal
 FIRST_SECONDS = 10.0  # to 94 % of CIFAR-10: DAWNBench's first
 
@@ -79,9 +80,7 @@ WRITE_UPS_PROFILE = {"program": "the write-up's", "calls": 3_900_000, "s": 41.7}
 
 
 def words(options: StepOptions, folder: Path, *more: object) -> list[str]:
-    """The command line of a program that writes into `folder`: these options, where they are not what it would choose,
-    and more.
-    """
+    """The command line of a program that writes into `folder`: options that it would not choose itself, and more."""
     chosen = DEFAULTS.on(options.device)
     own: list[object] = ["--logdir", folder, "--device", options.device, "--data", options.data]
     own += ["--precision", options.precision]
@@ -146,8 +145,8 @@ class Study(Measured):
         self.setting, self.plans = setting, SETTINGS[setting.dataset]
         self.processes = usable_cores() if setting.device == "cpu" else 2
 
-    def ladder(self) -> tuple[list[Row], list[Row]]:
-        """Every race of the ladder, and of the ideas: round after round, each from a seed of its own."""
+    def ladder(self) -> list[Row]:
+        """Every race of the programs and of the ideas: round after round, each from a seed of its own."""
         ideas = list(IDEAS)
         if autocast_dtype(self.setting.device, self.setting.precision) == torch.float32:
             ideas.remove("half_precision")  # it would be the same program
@@ -165,8 +164,7 @@ class Study(Measured):
             raise InputError(f"{NAIVE} did not race: {'; '.join(self.notes)}")
         rows += self._races({LAST: [LAST]}, range(rounds, LAST_RACES[self.quick]))
         order = [*slow, *quick, *added]
-        rows.sort(key=lambda row: order.index(row["program"]))  # stable: seeds stay in order
-        return [row for row in rows if row["program"] not in added], [row for row in rows if row["program"] in added]
+        return sorted(rows, key=lambda row: order.index(row["program"]))  # stable: seeds stay in order
 
     def _races(self, runs: Mapping[str, Sequence[Any]], seeds: Sequence[int]) -> list[Row]:
         """Races {name: [program, words …]} from each seed, in one process, as rows."""
@@ -205,10 +203,12 @@ class Study(Measured):
         """Two batch sizes at two learning rates; the write-up's are 128 and 512, for which digits are too few."""
         size = self.setting.batch_size if self.setting.dataset == "digits" else 128
         same = [LAST, "--epochs", max(8, self.setting.epochs)]
-        both = [(batch, rate) for batch in (size, 4 * size) for rate in (1, 4)]
-        words = [["--batch-size", batch, "--lr", rate * self.setting.lr] for batch, rate in both]
-        names = (f"batch {batch}, rate x {rate}" for batch, rate in both)
-        return self.grid({name: [*same, *more] for name, more in zip(names, words, strict=True)})
+        return self.grid(
+            {
+                f"batch {batch}, rate x {rate}": [*same, "--batch-size", batch, "--lr", rate * self.setting.lr]
+                for batch, rate in product((size, 4 * size), (1, 4))
+            }
+        )
 
     def momentum(self) -> Grid:
         """Several values of momentum, each at a rate with which a gradient counts as much in the end."""
@@ -232,39 +232,27 @@ def median(values: Sequence[float | None]) -> float | None:
     return middle if math.isfinite(middle) else None
 
 
-def sooner(rows: Sequence[Row], slower: str, faster: str) -> Ratio | float | None:
-    """How many times as soon `faster` reaches the target, over the seeds from which both do; a number of one seed."""
+def speedup(rows: Sequence[Row], slower: str | None, faster: str) -> Ratio | float | None:
+    """Seconds to the target of one over the other's, from the seeds with which both reach it; a number if it is one."""
     of = [{row["seed"]: row["s to target"] for row in rows if row["program"] == name} for name in (slower, faster)]
     ratios = [of[0][seed] / seconds for seed, seconds in of[1].items() if seconds and of[0].get(seed)]
     return of_pairs(ratios) if len(ratios) > 1 else ratios[0] if ratios else None
 
 
 def outcome(rows: Sequence[Row], name: str) -> Row:
-    """A row of one program's races: how many, how many reached the target, medians over all of them, accuracy."""
+    """A row of one program's races: how many, how many reached the target, medians over all of them, accuracy.
+
+    "speed-up": over the program before it; of an idea, over the last program, which it is added to.
+    """
     own = [row for row in rows if row["program"] == name]
     seconds = [row["s to target"] for row in own]
     return {
-        "races": len(own), "reached it": len(own) - seconds.count(None),
+        "program": name, "races": len(own), "reached it": len(own) - seconds.count(None),
         "epochs": median([row["epochs"] for row in own]), "s to target": median(seconds),
         "accuracy at the end %": percent([row["accuracy at the end %"] / 100 for row in own]),
+        "speed-up": speedup(rows, BEFORE.get(name), name),
+        "speed-up over 00_naive": speedup(rows, NAIVE, name) if name != NAIVE else None,
     }  # fmt: skip
-
-
-def ladder_rows(rows: Sequence[Row]) -> list[Row]:
-    """Every program of the ladder, next to the one before it and to the naive one."""
-    ladder, before = list[Row](), {FASTER_RATE: NAIVE, **dict(zip(PROGRAMS[1:], PROGRAMS, strict=False))}
-    for name in dict.fromkeys(row["program"] for row in rows):
-        one_before = {"times as soon as the one before": sooner(rows, before.get(name, ""), name)}
-        naive = {"as the naive one": sooner(rows, NAIVE, name) if name != NAIVE else None}
-        ladder.append({"program": name} | outcome(rows, name) | one_before | naive)
-    return ladder
-
-
-def ablation_rows(rows: Sequence[Row], ladder: Sequence[Row]) -> list[Row]:
-    """Every idea added to the last program, next to that program."""
-    names = dict.fromkeys(row["program"] for row in rows)
-    times = "times as soon as without it"
-    return [{"idea": name, **outcome(rows, name), times: sooner([*ladder, *rows], LAST, name)} for name in names]
 
 
 def heat_rows(cells: Grid) -> list[Row]:
@@ -311,42 +299,38 @@ def published_rows(ladder: Sequence[Row], setting: RaceOptions) -> list[Row]:
 
 
 EXPECTED = {  # {program, or idea: what was expected of it over the one before, or over the last program}
-    "01_tensors": "Images that are prepared once, as tensors, are sooner",
-    "02_on_device": "Augmentation on the device is sooner than image by image",
-    "03_resnet9": "ResNet-9 is sooner than the naive network",
-    "04_one_cycle": "One cycle of the learning rate is sooner than a constant rate",
-    "05_momentum": "Momentum is sooner than plain SGD",
-    "06_label_smoothing": "Label smoothing is sooner",
-    "07_channels_last": "Channels last is sooner than torch's own order",
-    "08_lookahead": "An average of the weights is sooner",
-    "09_test_time_views": "Tests on several views are sooner",
-    "half_precision": "Half precision is sooner",
-    "compile": "Compiled, the same is sooner, compiling aside",
-    "whitening": "A first layer that is computed, whitening, is sooner",
-    "bias_only": "Batch norm without a learned factor is sooner",
-    "celu": "CELU is sooner than ReLU",
-    "muon": "Muon is sooner than SGD",
+    "01_tensors": "Images that are prepared once, as tensors, are faster",
+    "02_on_device": "Augmentation on the device is faster than image by image",
+    "03_resnet9": "ResNet-9 is faster than the naive network",
+    "04_one_cycle": "One cycle of the learning rate is faster than a constant rate",
+    "05_momentum": "Momentum is faster than plain SGD",
+    "06_channels_last": "Channels last is faster than torch's own order",
+    "07_lookahead": "An average of the weights is faster",
+    "08_test_time_views": "Tests on several views are faster",
+    "half_precision": "Half precision is faster",
+    "compile": "Compiled, the same is faster, compiling aside",
+    "whitening": "A first layer that is computed, whitening, is faster",
+    "bias_only": "Batch norm without a learned factor is faster",
+    "celu": "CELU is faster than ReLU",
+    "label_smoothing": "Label smoothing is faster",
 }
 
 
 def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
     """What was to be reached, what was expected of each program, and what the write-up says."""
     races, ladder = tables["races"], tables["ladder"]
-    times = {row["program"]: row["times as soon as the one before"] for row in ladder}
-    times |= {row["idea"]: row["times as soon as without it"] for row in tables.get("ablations", ())}
-    by_name, last = {row["program"]: row for row in ladder}, ladder[-1]["program"]
-    seconds = {name: math.nan if (s := row["s to target"]) is None else s for name, row in by_name.items()}
-    spent = [f"{seconds.get(name, math.nan):.3g} s" for name in (NAIVE, FASTER_RATE, last)]
-    reached, count = by_name[last]["reached it"], by_name[last]["races"]
+    last, reached, count = (ladder[-1][name] for name in ("program", "reached it", "races"))
+    seconds = {row["program"]: row["s to target"] for row in ladder}
+    spent = [f"{seconds.get(name) or math.nan:.3g} s" for name in (NAIVE, FASTER_RATE, last)]
     in_time = sum(row["program"] == last and (row["s to target"] or math.inf) < FIRST_SECONDS for row in races)
     raced_for_real = on_gpu and tables["setting"][0]["data"] == "cifar10"
     rows = [
-        _of_ratio("rate", f"Ten times the learning rate alone makes {NAIVE} sooner: {spent[0]}, then {spent[1]} "
-                  "(times as soon)", sooner(races, NAIVE, FASTER_RATE)),
-        _of_ratio("sooner-than-faster-rate", f"All programs together, up to {last}, are sooner than that, too: "
-                  f"{spent[1]}, then {spent[2]} (times as soon)", sooner(races, FASTER_RATE, last)),
-        _of_ratio("sooner", f"All programs together are {SOONER} times as soon as {NAIVE} at its own rate: {spent[0]}, "
-                  f"then {spent[2]}", sooner(races, NAIVE, last), SOONER),
+        _of_speedup("rate", f"Ten times the learning rate alone makes {NAIVE} faster: {spent[0]}, then {spent[1]} "
+                    "(speed-up)", speedup(races, NAIVE, FASTER_RATE)),
+        _of_speedup("over-faster-rate", f"All programs together, up to {last}, are faster than that, too: {spent[1]}, "
+                    f"then {spent[2]} (speed-up)", speedup(races, FASTER_RATE, last)),
+        _of_speedup("all", f"All programs together are {SPEEDUP} times as fast as {NAIVE} at its own rate: {spent[0]}, "
+                    f"then {spent[2]} (speed-up)", speedup(races, NAIVE, last), SPEEDUP),
         claim("reliable", f"{last} reaches the target in {SUCCESSES} of {RUNS} races ({reached} of {count}; share)",
               share(reached, count), above=(SUCCESSES - 0.5) / RUNS),
         claim("record", f"Most races reach 94 % of CIFAR-10 in less than {FIRST_SECONDS:g} s, as DAWNBench's first on "
@@ -354,9 +338,8 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
               needs=None if raced_for_real else "a GPU and CIFAR-10"),
     ]  # fmt: skip
     for name, text in EXPECTED.items():
-        value = times.get(name)
         needs = "a GPU" if name == "half_precision" and not on_gpu else None
-        rows.append(_of_ratio(name, f"{text} (times as soon)", interval(value) or value, 1, needs))
+        rows.append(_of_speedup(name, f"{text} (speed-up)", speedup(races, BEFORE[name], name), needs=needs))
     points = {(row["from"], row["to"]): interval(row["points more at the end"]) for row in tables["differences"]}
     for (one, other), difference in points.items():
         if other.startswith("momentum"):
@@ -374,10 +357,8 @@ def share(successes: int, count: int) -> Mean:
     return Mean(successes / count, exact.low, exact.high, count)
 
 
-def _of_ratio(
-    name: str, text: str, value: Ratio | Mean | float | None, over: float = 1, needs: str | None = None
-) -> Claim:
-    """A claim that one program reaches the target more than `over` times as soon; a single pair does not decide it."""
+def _of_speedup(name: str, text: str, value: Ratio | float | None, over: float = 1, needs: str | None = None) -> Claim:
+    """A claim that a `speedup` is more than `over`; a single pair does not decide it."""
     return claim(name, text, value, above=over, needs=needs, more="more races" if isinstance(value, float) else None)
 
 
@@ -416,24 +397,21 @@ def main() -> None:
     setting = race_options(None, HERE / f"{LAST}.py", argv=words(options, options.logdir))
     data = data_set(setting)
     study = Study(measurements("speedrun", options, limit_seconds=SECONDS_LIMIT), setting)
-    raced, added = study.ladder()
+    raced = study.ladder()
     heat, curves, momentum = heat_rows(study.heat_map()), study.curves(), study.momentum()
     one, *_, four = curves
     differences = [difference_row(curves, one, four), difference_row(momentum, "momentum 0", "momentum 0.9")]
     calls = study.one("python_calls", programs=PROGRAMS[:3]) or []
-    ladder = ladder_rows(raced)
+    outcomes = [outcome(raced, name) for name in dict.fromkeys(row["program"] for row in raced)]
+    ladder = [row for row in outcomes if row["program"] not in IDEAS]
     tables = {
-        "setting": [setting_row(setting, data)], "ladder": ladder, "ablations": ablation_rows(added, raced),
+        "setting": [setting_row(setting, data)], "ladder": ladder, "ablations": outcomes[len(ladder) :],
         "published": published_rows(ladder, setting), "heat_map": heat, "curves": curve_rows(curves),
         "momentum": curve_rows(momentum), "differences": differences, "calls": [WRITE_UPS_PROFILE, *calls],
         "races": raced,
     }  # fmt: skip
     checked = claims(as_stored(tables), on_gpu(options))
-    done = study.lab.study(tables, checked, [*notes_of(setting, data), *study.notes])
-    if cells := done.tables["heat_map"]:
-        figure = heat_map_figure(cells, "learning rate", "batch size", "accuracy %", "failures")
-        save(figure, options.logdir / "heat_map.svg")
-    report(done, options)
+    report(study.lab.study(tables, checked, [*notes_of(setting, data), *study.notes]), options)
 
 
 if __name__ == "__main__":

@@ -24,8 +24,8 @@ CPU, SIZE, CLASSES = torch.device("cpu"), 16, 4
 class Uncropped(Pipeline):
     """Images as they are: random crops are a matter of the process."""
 
-    def _on_device(self, batch, crops):
-        return super()._on_device(batch, crops=False)
+    def _on_device(self, batches, crops):
+        return super()._on_device(batches, crops=False)
 
 
 def training(folder, passes=1, norm=False, batch_size=8, epochs=4, logdir=None, keep=()):

@@ -19,24 +19,28 @@ from walkthrough.results.errors import InputError
 PROGRAM = """
 import os
 from walkthrough.results.errors import InputError
-from labs.shared.study import serve
+from labs.shared.study import measurement, program
 
+@measurement
 def squared(options, number, count=""):
     with open(options.logdir / "calls", "a") as file:
         file.write(count)
     return {"square": number ** 2, "model": options.model}
 
+@measurement
 def refused(options):
     raise InputError("the data is gone")
 
+@measurement
 def defect(options):
     raise ValueError("a defect")
 
+@measurement
 def crash(options):
     os._exit(7)
 
 if __name__ == "__main__":
-    serve(squared, refused, defect, crash)
+    program(None, None)
 """
 
 
@@ -228,6 +232,7 @@ from labs.shared.study import measurement, program
 from walkthrough.compare.study import claim, interval
 
 @measurement
+@measurement
 def squared(options, number):
     return number**2
 
@@ -247,7 +252,6 @@ def test_a_study_is_its_own_measurements_and_writes_its_claims_anew(options, tmp
     file = tmp_path / "study.py"
     file.write_text(STUDY)
     lab = measurements("mine", options, file)
-    lab.command = (*lab.command, "--measure")
     assert lab.measure("squared", number=7) == 49
     assert run_program(file).stdout == "the study itself\n"
     path = tmp_path / FILE

@@ -301,14 +301,12 @@ def test_a_small_study_fills_every_table(options, tmp_path, monkeypatch):
     monkeypatch.setattr(study, "SEEDS", {True: 1})
     monkeypatch.setattr(study, "ROUNDS", {True: 1})
     monkeypatch.setattr(study, "QUICK", replace(study.QUICK, window_seconds=0.0))
-    monkeypatch.setattr(study, "jobs", lambda options, processes, **_: [2.0 * processes])
     monkeypatch.setattr(study, "usable_cores", lambda: 2)
     words = ["--quick", "--device", "cpu", "--model", "w4", "--batch-size", "20", "--data", str(tmp_path)]
     monkeypatch.setattr(sys, "argv", ["study.py", *words, "--logdir", str(tmp_path)])
     study.main()
     result = read(tmp_path / "labs" / "pruning" / "study.json")
     assert [name for name, rows in result.tables.items() if not rows] == []
-    assert result.tables["processes"][1]["times as soon"]["ratio"] == pytest.approx(2)
     assert "1 of 8 trainings (retrained) failed and are left out" in result.notes
     claims = {claim.id: claim for claim in result.claims}
     assert len(claims) == len(result.claims)

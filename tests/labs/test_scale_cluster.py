@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
+from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -44,8 +45,9 @@ def on_slurm_of_two_nodes(test):
 MEASURE = """
 import os, signal
 from walkthrough.results.errors import InputError
-from labs.shared.study import serve
+from labs.shared.study import measurement, program
 
+@measurement
 def squared(options, number):
     with open(options.logdir / "calls", "a") as file:
         file.write(f"{number} ")
@@ -56,7 +58,7 @@ def squared(options, number):
     return {"square": number ** 2}
 
 if __name__ == "__main__":
-    serve(squared)
+    program(None, None)
 """
 
 
@@ -104,15 +106,9 @@ def test_a_cluster_is_what_the_command_line_asks_for_and_what_is_missing_is_one_
         next(run(local(tmp_path), slurm.on_task, [None], nodes=2))
 
 
-@pytest.mark.parametrize(("words", "why"), [
-    (["--array", "2"], "no command"), (["--nodes", "2", "--", "python"], "--processes-per-node"),
-])  # fmt: skip
-def test_a_command_line_that_makes_no_sense_is_refused(words, why):
-    with pytest.raises(InputError, match=why):
-        slurm.parsed(words)
-    words = ["--nodes", "2", "--processes-per-node", "4", "--", "python", "a.py", "--nodes", "3", "--", "x"]
-    args = slurm.parsed(words)
-    assert (args.nodes, args.command) == (2, ["python", "a.py", "--nodes", "3", "--", "x"])
+def test_a_command_line_that_makes_no_sense_is_refused(run_here):
+    assert_refused(run_here(SLURM, "--array", "2"), "the following arguments are required: command")
+    assert_refused(run_here(SLURM, "--nodes", "2", "--", "python"), "--nodes 2 needs --processes-per-node")
 
 
 def test_nodes_meet_at_the_address_by_which_slurm_reaches_the_first(tmp_path, monkeypatch):
@@ -204,16 +200,16 @@ def test_the_command_reports_each_job_and_processes_that_train_together_have_ran
     code = (
         "import os, sys; rank = os.environ['RANK'] + os.environ['WORLD_SIZE'] + os.environ['LOCAL_RANK'];"
         f"open('{tmp_path}/' + os.environ['JOB_INDEX'] + rank + os.environ['MASTER_PORT'], 'w');"
-        "sys.exit(3 if os.environ['JOB_INDEX'] == '1' else 0)"
+        "sys.exit(3 if os.environ['JOB_INDEX'] == '1' else sys.argv[1:] != ['--array', '3', '--', 'x'])"
     )
     words = ["--array", "2", "--processes-per-node", "2", "--logdir", tmp_path / "jobs", "--", "python", "-c", code]
+    words += ["--array", "3", "--", "x"]  # of the command
     done = run_program(SLURM, *words)
     assert "job 0: done" in done.stdout and "job 1: failed: python ended with code 3; its log: " in done.stdout
     assert_refused(done, "1 of 2 job(s) failed")
     files = sorted(path.name for path in tmp_path.glob("[01]*"))
     assert [name[:4] for name in files] == ["0020", "0121", "1020", "1121"]
     assert files[0][4:] == files[1][4:] != files[2][4:]
-    assert_refused(run_program(SLURM), "no command")
 
 
 def ended_by(number, tmp_path, kind):
@@ -284,8 +280,8 @@ def test_the_processes_of_two_nodes_train_together_and_one_that_fails_ends_all(o
         "if dist.get_rank() == 1: sys.exit(4)\n"
         "dist.barrier()\n"
     )
-    launch = slurm.Launch(["python", str(program)], str(tmp_path), 0, 1)
-    ((_, ended),) = run(on_slurm, slurm.on_task, [launch], nodes=2)
+    job = partial(slurm.on_task, ["python", str(program)], str(tmp_path), 1)
+    ((_, ended),) = run(on_slurm, job, [0], nodes=2)
     ranks = [eval((tmp_path / f"ranks.{rank}").read_text()) for rank in range(2)]
     assert ranks[0] == ranks[1]
     assert {name for _, name in ranks[0]} == {"node1", "node2"}

@@ -4,17 +4,19 @@ measures."""
 import csv
 import itertools
 import re
+import socket
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
+import torch.distributed as dist
 from support import ROOT
 
 from common.options import StepOptions
 from labs.scale import study
-from labs.scale.study import EACH, LAST, NEVER, PROGRAMS, SHARDS, Study
+from labs.scale.study import EACH, LAST, NEVER, PROGRAMS, SHARDS
 from labs.shared.study import as_stored
 from labs.shared.training import TABLE
 from walkthrough.compare.study import Measurements, NotMeasured, read
@@ -114,7 +116,7 @@ def test_seconds_are_of_the_median_epoch_after_the_first_and_accuracies_of_the_l
 
 
 def of_processes(count, *speeds):
-    """What `scaling.measured` returns, its windows of 100 images."""
+    """What `study.together` returns, its windows of 100 images."""
     step_ms = {LAST: [1e5 / speed for speed in speeds], NEVER: [1e5 / speed - 5 for speed in speeds]}
     return {"processes": count, "step_ms": step_ms, "images_per_second": {LAST: list(speeds)}}
 
@@ -391,7 +393,9 @@ def test_a_gpu_decodes_what_its_loader_delivers(options, monkeypatch):
     program = SimpleNamespace(loader=[], variables={"decoder": lambda *batch: finished.append(batch)}, args=options)
     monkeypatch.setattr(study, "captured", lambda *_: program)
     monkeypatch.setattr(study, "synchronize", finished.append)
-    monkeypatch.setattr(study, "delivered", lambda loader, seconds, finish: finish("labels", "lengths", "files") or 9.0)
+    monkeypatch.setattr(
+        study, "delivered", lambda loader, seconds, finish: (finish("labels", "lengths", "files") or 9.0, 1.0)
+    )
     found = study._pipeline(options, "06_nvjpeg", 3)
     assert (found["delivered"], found["per_cpu_second"], finished) == (
         9.0,
@@ -408,7 +412,8 @@ def test_images_per_second_are_those_after_the_workers_queue(monkeypatch):
     clock = itertools.count(100, 2)
     monkeypatch.setattr(study.time, "perf_counter", lambda: next(clock))
     asked, loader = [], Loader([(torch.zeros(10, 3), torch.zeros(10))] * 4)
-    assert study.delivered(loader, 7.0, lambda *_: asked.append(1)) == 30 / 8  # asked for at 2, 4 and 6 s, then 8 s
+    speed, _ = study.delivered(loader, 7.0, lambda *_: asked.append(1))
+    assert speed == 30 / 8  # asked for at 2, 4 and 6 s, then 8 s
     assert len(asked) == 7 + 3
 
 
@@ -418,17 +423,17 @@ def test_images_of_one_core_are_counted_in_cpu_time_after_the_first_batch(monkey
         monkeypatch.setattr(study.time, name, lambda ticks=ticks: next(ticks))
     loader = Loader((torch.zeros(count, 3), torch.zeros(count)) for count in (7, 10))  # its epochs follow each other
     loader.num_workers = 0
-    assert study.per_cpu_second(loader, 7.0) == (10 + 7 + 10) / 3  # batches asked for at 2, 4 and 6 s of 7
+    assert study.delivered(loader, 7.0)[1] == (10 + 7 + 10) / 3  # batches asked for at 2, 4 and 6 s of 7
 
 
 def test_strong_scaling_shares_the_batch_and_weak_gives_each_one(options, monkeypatch):
     calls = []
 
-    def measured(own, processes, images, **settings):
-        calls.append((processes, images, settings.get("passes", 1), settings["exchanges"]))
+    def together(own, processes, images, passes=1, exchanges=study.EXCHANGES):
+        calls.append((processes, images, passes, exchanges))
         return len(calls)
 
-    monkeypatch.setattr(study.scaling, "measured", measured)
+    monkeypatch.setattr(study, "together", together)
     assert study.scaled(options, 4, run=0) == {"strong": [1, 2, 3], "weak": [1, 4, 5]}
     assert [call[:2] for call in calls] == [(1, 8), (2, 4), (4, 2), (2, 8), (4, 8)]
     assert calls[0][3] == (LAST,) and calls[1][3] == (LAST, NEVER)
@@ -437,6 +442,40 @@ def test_strong_scaling_shares_the_batch_and_weak_gives_each_one(options, monkey
     calls.clear()
     study.accumulation(options, 2, run=1)
     assert calls == [(2, 1, 4, (LAST, EACH, NEVER))]
+
+
+def test_steps_are_timed_with_and_without_an_exchange_by_processes_that_train_together(options, monkeypatch):
+    def answer(command, request, limit_seconds):
+        assert command[:-3] == [*study.TORCHRUN] and command[-2:] == [study.__file__, "--measure"]
+        with socket.socket() as listening:
+            listening.bind(("localhost", 0))
+            port = listening.getsockname()[1]
+        for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": port}.items():
+            monkeypatch.setenv(name, str(value))
+        return {"value": study.rank(options, **request["settings"])}
+
+    monkeypatch.setattr(study, "WINDOWS", {True: 2})
+    monkeypatch.setattr(study, "STEPS", {True: 1})
+    monkeypatch.setattr(study.isolated, "answer", answer)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
+    found = study.together(options, 2, 2, 2, ("last pass", "never"))
+    assert found["processes"] == 2 and not dist.is_initialized()
+    assert {exchange: len(windows) for exchange, windows in found["step_ms"].items()} == {"last pass": 2, "never": 2}
+    assert found["images_per_second"]["never"] == [pytest.approx(8000 / ms) for ms in found["step_ms"]["never"]]
+    for answered in ("killed by SIGKILL", {"error": "killed by SIGKILL"}):
+        monkeypatch.setattr(study.isolated, "answer", lambda *_, answered=answered: answered)
+        with pytest.raises(InputError, match="killed by SIGKILL"):
+            study.together(options, 2, 2)
+
+
+def test_a_program_that_fails_is_told_by_its_own_line(tmp_path):
+    program = tmp_path / "train.py"
+    program.write_text("import sys; print('train: no data', file=sys.stderr); print('=', file=sys.stderr); sys.exit(2)")
+    with pytest.raises(InputError, match=r"^train: no data$"):
+        study.run_program([sys.executable, program])
+    program.write_text("import sys; sys.exit('gone')")
+    with pytest.raises(InputError, match=r"^gone$"):
+        study.run_program([sys.executable, program])
 
 
 def test_a_training_and_a_sweep_are_those_of_the_programs(options, monkeypatch):
@@ -473,4 +512,3 @@ def test_a_training_and_a_sweep_are_those_of_the_programs(options, monkeypatch):
 def test_the_study_is_of_the_programs_that_are_there():
     files = sorted(path.stem for path in (ROOT / "labs" / "scale").glob("[0-9][0-9]_*.py"))
     assert files == [*PROGRAMS, *study.GPU_PROGRAMS]
-    assert issubclass(Study, study.Measured)

@@ -14,12 +14,10 @@ import torch.distributed as dist
 from support import ROOT, assert_refused, exit_code_of, run_program
 from torch.nn import functional as F
 
-from common.options import StepOptions
 from labs.scale import data as jpegs
-from labs.scale import scaling, train
+from labs.scale import train
 from labs.scale.preprocess import prepared
 from labs.shared.training import BEST, CHECKPOINT, TABLE, unpacked
-from walkthrough.results.errors import InputError
 
 pytestmark = [
     pytest.mark.xdist_group("scale ranks"),  # two processes train once
@@ -181,7 +179,7 @@ def test_out_of_memory_says_to_accumulate(run, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(train.Replica, "step", full)
-    assert_refused(run("--pipeline", "cached"), "with 8 images per pass: try --accumulate 2")
+    assert_refused(run("--pipeline", "cached"), "with batch size 8: try --accumulate 2")
 
 
 def test_several_pipelines_are_trained_one_after_the_other_and_compared(run, tmp_path, monkeypatch):
@@ -244,42 +242,3 @@ def test_a_port_that_is_taken_ends_a_process(monkeypatch):
         with pytest.raises(dist.DistNetworkError, match="EADDRINUSE"), train.process_group(torch.device("cpu")):
             pass
     assert not dist.is_initialized()
-
-
-# What scaling.py measures
-
-
-def test_steps_are_timed_with_and_without_an_exchange(tmp_path, drawn, monkeypatch):
-    def started(command):
-        assert [*command[:-3]] == [*scaling.TORCHRUN] and command[-2] == scaling.__file__
-        for name, value in {"RANK": 0, "WORLD_SIZE": 1, "MASTER_ADDR": "localhost", "MASTER_PORT": free_port()}.items():
-            monkeypatch.setenv(name, str(value))
-        scaling.run(**json.loads(command[-1]))
-
-    own = {"model": "w8", "image_size": 32, "batch_size": 4, "workers": 0, "precision": "fp32", "seed": 0}
-    small = StepOptions(tmp_path, "cpu", drawn, download=False, quick=True, stacks=False, **own)
-    monkeypatch.setattr(scaling, "WINDOWS", {True: 2})
-    monkeypatch.setattr(scaling, "STEPS", {True: 1})
-    monkeypatch.setattr(scaling, "run_program", started)
-    threads = torch.get_num_threads()
-    found = scaling.measured(small, 2, 2, passes=2, exchanges=("last pass", "never"))
-    torch.set_num_threads(threads)
-    assert found["processes"] == 2 and not dist.is_initialized()
-    assert {exchange: len(windows) for exchange, windows in found["step_ms"].items()} == {"last pass": 2, "never": 2}
-    assert found["images_per_second"]["never"] == [pytest.approx(8000 / ms) for ms in found["step_ms"]["never"]]
-
-
-def free_port():
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        return listening.getsockname()[1]
-
-
-def test_a_program_that_fails_is_told_by_its_own_line(tmp_path):
-    program = tmp_path / "mine.py"
-    program.write_text("import sys; print('mine: no data', file=sys.stderr); print('==', file=sys.stderr); sys.exit(2)")
-    with pytest.raises(InputError, match=r"^mine: no data$"):
-        scaling.run_program([sys.executable, program])
-    program.write_text("import sys; sys.exit('gone')")
-    with pytest.raises(InputError, match=r"^gone$"):
-        scaling.run_program([sys.executable, program])

@@ -1,4 +1,4 @@
-"""labs/speedrun: its data, augmentations, networks, optimizers and clock, by known answers."""
+"""labs/speedrun: its data, augmentations, networks, average of weights and clock, by known answers."""
 
 import pytest
 import torch
@@ -6,9 +6,8 @@ from torch import nn
 
 from labs.shared.images import DataSet, Images
 from labs.speedrun import race
-from labs.speedrun.augment import DeviceBatches, crops, cutouts, views
-from labs.speedrun.model import naive_resnet, patch_stem, resnet9, whiten, width_of
-from labs.speedrun.optimizers import Lookahead, Muon, orthogonal, parameter_groups
+from labs.speedrun.data import DeviceBatches, crops, cutouts, views
+from labs.speedrun.model import Lookahead, naive_resnet, patch_stem, resnet9, whiten, width_of
 from labs.speedrun.race import Race, RaceOptions, run_race
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import read_json
@@ -63,6 +62,13 @@ def test_cutouts_set_one_square_of_each_image_to_the_mean():
     assert images.min() == 1  # the originals stay
 
 
+def unmoved(data):
+    """Batches of 4 that are neither shifted nor cut out."""
+    loader = DeviceBatches(data, 4, torch.device("cpu"))
+    loader.shift = loader.cutout = 0
+    return loader
+
+
 def in_order(loader):
     """The images of an epoch in the order of their labels, which differ, and these."""
     images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
@@ -71,7 +77,7 @@ def in_order(loader):
 
 def test_mirroring_alternates_so_that_two_epochs_show_every_image_both_ways():
     torch.manual_seed(0)
-    loader = DeviceBatches(small_data(count=8), 4, torch.device("cpu"))
+    loader = unmoved(small_data(count=8))
     originals, _ = loader.prepared()
     epochs = [in_order(loader)[0] for _ in range(2)]
     one, other = (
@@ -82,7 +88,7 @@ def test_mirroring_alternates_so_that_two_epochs_show_every_image_both_ways():
 
 
 def test_digits_are_not_mirrored_and_an_epoch_shows_each_image_once():
-    loader = DeviceBatches(small_data(mirrors=False, count=8), 4, torch.device("cpu"))
+    loader = unmoved(small_data(mirrors=False, count=8))
     originals, expected = loader.prepared()
     images, labels = in_order(loader)
     assert torch.equal(images, originals)
@@ -100,7 +106,7 @@ def test_views_are_the_image_its_shifts_and_their_mirror_images():
 
 
 def test_data_are_moved_when_the_first_batch_is_asked_for():
-    loader = DeviceBatches(small_data(), 4, torch.device("cpu"), shift=1)
+    loader = DeviceBatches(small_data(), 4, torch.device("cpu"))
     assert loader._prepared is None  # so the clock sees it
     images, _ = next(iter(loader))
     assert images.is_contiguous(memory_format=torch.channels_last)
@@ -132,8 +138,6 @@ def test_whitened_patches_are_uncorrelated_and_vary_alike_and_stay_frozen():
     torch.testing.assert_close(torch.cov(outputs, correction=0), torch.eye(9), rtol=0, atol=0.02)
     assert torch.equal(inside[:, :9], -inside[:, 9:])
     assert not stem.weight.requires_grad
-    model = resnet9(4, 1, stem=stem)
-    assert id(stem.weight) not in {id(weight) for group in parameter_groups(model) for weight in group}
 
 
 def test_whitening_does_not_blow_up_what_does_not_vary():
@@ -142,34 +146,6 @@ def test_whitening_does_not_blow_up_what_does_not_vary():
         stem, torch.randn(50, 1, 1, 1).expand(50, 1, 8, 8)
     )  # each image of one grey: eight of nine patterns never occur
     assert stem.weight.isfinite().all()
-
-
-def one_weight(value=1.0, shape=(3,)):
-    return nn.Parameter(torch.full(shape, value))
-
-
-@pytest.mark.parametrize("shape", [(6, 20), (20, 6), (8, 8)])
-def test_an_orthogonal_steps_directions_are_of_about_one_length(shape):
-    torch.manual_seed(0)
-    matrix = torch.randn(shape) * torch.logspace(0, 2, shape[1])  # from 1 to 100
-    before, after = (torch.linalg.svdvals(values) for values in (matrix, orthogonal(matrix, steps=5)))
-    assert before.max() / before.min() > 10
-    assert after.min() > 0.3
-    assert after.max() < 1.4
-    assert torch.trace(matrix.T @ orthogonal(matrix)) > 0  # the same direction
-
-
-def test_muon_keeps_a_convolutions_norm_and_goes_down():
-    torch.manual_seed(0)
-    weight = nn.Parameter(torch.randn(6, 2, 3, 3))
-    optimizer = Muon([weight], lr=0.1)
-    gradient = torch.randn_like(weight)
-    for _ in range(3):
-        weight.grad = gradient.clone()
-        before = weight.detach() * len(weight) ** 0.5 / weight.detach().norm()
-        optimizer.step()
-        assert ((weight.detach() - before) * gradient).sum() < 0
-    assert weight.norm().item() == pytest.approx(6**0.5, rel=0.2)
 
 
 def test_lookahead_averages_and_gives_its_average_back():
@@ -264,7 +240,7 @@ def test_the_clock_runs_in_training_alone(tmp_path, clock):
 def test_what_a_process_pays_once_is_off_the_clock_and_the_preparation_is_on_it_again(tmp_path, clock, monkeypatch):
     """Moving the data takes 10 s every time, whitening 20, a step 1; the first time a library costs much more."""
     whole, once, whitened = small_data(), {"moving": 1000.0, "whitening": 2000.0, "stepping": 4000.0}, []
-    loader = DeviceBatches(whole, 4, torch.device("cpu"), shift=1)
+    loader = DeviceBatches(whole, 4, torch.device("cpu"))
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     prepared = DataSet.prepared

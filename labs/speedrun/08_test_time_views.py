@@ -1,4 +1,4 @@
-"""Speed run 09: test-time augmentation.
+"""Speed run 08: test-time augmentation.
 
 Idea       Show each test image several times, a little shifted and, where that is allowed, mirrored, and average the
            scores. A network that needs fewer epochs for the same accuracy is what a race is about.
@@ -9,10 +9,8 @@ Caution    It moves work from training, which the clock sees, to testing, which 
 
 from common import start
 from labs.shared.training import rising_then_falling
-from labs.speedrun.augment import DeviceBatches, cutout_of, shift_of, views
-from labs.speedrun.data import data_set
-from labs.speedrun.model import resnet9, width_of
-from labs.speedrun.optimizers import Lookahead
+from labs.speedrun.data import DeviceBatches, data_set, views
+from labs.speedrun.model import Lookahead, resnet9, width_of
 from labs.speedrun.race import race_options, run_race
 
 import torch
@@ -22,13 +20,10 @@ from torch import nn
 def main():
     args = race_options(__doc__, __file__)
     device = start(args)
-    size = args.image_size
-
     data = data_set(args)
-    loader = DeviceBatches(data, args.batch_size, device, shift=shift_of(size), cutout=cutout_of(size))
-    model = resnet9(width_of(args.model), data.channels, data.classes)
-    model = model.to(device, memory_format=torch.channels_last)
-    criterion = nn.CrossEntropyLoss(label_smoothing=0.2)
+    loader = DeviceBatches(data, args.batch_size, device)
+    model = resnet9(width_of(args.model), data.channels, data.classes).to(device, memory_format=torch.channels_last)
+    criterion = nn.CrossEntropyLoss()
     momentum = args.momentum
     optimizer = torch.optim.SGD(model.parameters(), args.lr, momentum, nesterov=momentum > 0, weight_decay=5e-4)
     schedule = rising_then_falling(optimizer, args.epochs * len(loader), rising=0.25)

@@ -157,7 +157,7 @@ def clock(monkeypatch):
 
 
 def test_the_clock_runs_in_training_alone_and_not_for_what_a_process_pays_once(tmp_path, clock, monkeypatch):
-    """Moving the data takes 10 s every time, whitening 20, a step 1, a test 100; the first time a library costs more."""
+    """Moving the data takes 10 s every time, whitening 20, a step 1, a test 100; what is loaded once costs more."""
     whole, once, whitened = small_data(), {"moving": 1000.0, "whitening": 2000.0, "stepping": 4000.0}, []
     loader = DeviceBatches(whole, 4, torch.device("cpu"))
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))

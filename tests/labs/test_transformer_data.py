@@ -1,7 +1,6 @@
 """labs/transformer: its texts and their split, files of the user's own, tokens, batches and their order."""
 
 import csv
-import json
 import random
 from collections import Counter
 from types import SimpleNamespace
@@ -13,16 +12,15 @@ from torch.utils.data import DataLoader
 from common.options import StepOptions
 from labs.transformer import data as of_texts
 from labs.transformer.batches import (
-    DynamicPadding,
-    FixedPadding,
     Packing,
+    Padding,
     UniformLengthBatches,
     packed_parts,
     padding_share,
     token_count,
 )
 from labs.transformer.data import Example, Tokenized, fewer, from_docstrings, part_of, texts, tokenizer_for
-from labs.transformer.model import begin_with_word_vectors, dropped
+from labs.transformer.model import begin_with_word_vectors
 from walkthrough.results.errors import InputError
 
 WORDS = "array tensor graph file socket parser index buffer matrix stream schema cursor window kernel token record"
@@ -86,22 +84,16 @@ def test_what_was_collected_is_kept_until_it_is_damaged_or_other_packages_are_in
 # Files of the user's own
 
 
-def write(path, rows, columns=("text", "label")):
-    if path.suffix == ".jsonl":
-        lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
-        path.write_text("\n".join(lines), encoding="utf-8")
-        return
+def write(path, rows):
     with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-        writer.writerows([columns, *rows])
+        csv.writer(file).writerows([("text", "label"), *rows])
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl"])
-def test_files_of_texts_and_labels_are_read(tmp_path, ending):
+def test_files_of_texts_and_labels_are_read(tmp_path):
     rows = [('He said "yes",\nand\tleft.', "good"), ("Grüße", "bad")] * 40
     rows = [(f"{text} {number}", label) for number, (text, label) in enumerate(rows)]
-    write(tmp_path / f"train{ending}", rows)
-    write(tmp_path / f"test{ending}", rows[:2])
+    write(tmp_path / "train.csv", rows)
+    write(tmp_path / "test.csv", rows[:2])
     split = texts(options(tmp_path))
     assert (split.classes, split.source) == (("bad", "good"), tmp_path.name)
     assert [(one.text, split.classes[one.label]) for one in split.test] == rows[:2]
@@ -122,11 +114,6 @@ def test_files_of_texts_and_labels_are_read(tmp_path, ending):
         ("train.csv", b"text,label\na,x\nb,x\n", "texts of 1 class"),
         ("train.csv", b"text,label\n\xff\xfe,x\n", "not UTF-8"),
         ("train.csv", b"text,label\na,x\na,y\n", "no text is left for"),  # equal texts are in one part
-        ("train.tsv", b"text,label\na,x\n", "has no column label and text"),
-        ("train.jsonl", b"", "train.jsonl is empty"),
-        ("train.jsonl", b'{"text": "a", "label": "x"}\n{"text": ', "row 2: no text"),
-        ("train.jsonl", b"[1]\n", "row 1: no text"),
-        ("train.jsonl", b'{"text": "a"}\n', "row 1: no label"),
         ("training.csv", b"text,label\na,x\n", "has no train.csv"),  # instead of reading docstrings
     ],
 )  # fmt: skip
@@ -182,7 +169,7 @@ def items():
 
 def test_padding_fills_up_to_one_length_and_cuts_or_to_the_longest(items):
     longest = max(len(sequence) for sequence, _ in items[:9])
-    for collate, length in ((FixedPadding(0, 64), 64), (DynamicPadding(0), longest)):
+    for collate, length in ((Padding(0, 64), 64), (Padding(0), longest)):
         labels, ids = collate(items[:9])
         assert labels.tolist() == [label for _, label in items[:9]]
         assert ids.tolist() == [(sequence + [0] * 200)[:length] for sequence, _ in items[:9]]
@@ -220,7 +207,7 @@ def test_packed_parts_hold_unequal_numbers_of_texts_and_lose_none(items):
 
 def test_real_tokens_are_counted_and_packing_leaves_less_to_fill_up_than_padding(items):
     real, shares = sum(len(sequence) for sequence, _ in items[:40]), []
-    for collate in (Packing(0), DynamicPadding(0), FixedPadding(0, 128), Packing(0, rows=1)):
+    for collate in (Packing(0), Padding(0), Padding(0, 128), Packing(0, rows=1)):
         batch = collate(items[:40])
         assert int(token_count(0)(batch)) == real
         assert len(batch[0]) == 40  # `run_step` counts samples by it
@@ -239,26 +226,14 @@ def test_uniform_length_batches_have_every_text_once_and_another_order_each_epoc
     assert {*map(frozenset, batches[0])} != {*map(frozenset, batches[1])}
     means = [sum(lengths[number] for number in batch) for batch in batches[0][:-1]]
     assert means != sorted(means) and means != sorted(means, reverse=True)  # not in the order of length
-    loader = DataLoader(items, 8, sampler=one, drop_last=True, collate_fn=DynamicPadding(0))
-    shuffled = DataLoader(items, 8, shuffle=True, drop_last=True, collate_fn=DynamicPadding(0))
+    loader = DataLoader(items, 8, sampler=one, drop_last=True, collate_fn=Padding(0))
+    shuffled = DataLoader(items, 8, shuffle=True, drop_last=True, collate_fn=Padding(0))
     assert len(loader) == len(list(loader)) == 25
     assert padding_share(list(loader), 0) < 0.1 < padding_share(list(shuffled), 0)
     assert sorted(UniformLengthBatches([5, 2, 9], 8)) == [0, 1, 2]  # fewer than a batch
 
 
 # From random weights
-
-
-def test_dropped_tokens_are_unknown_and_a_texts_first_and_what_fills_up_stay():
-    tokens = tokenizer_for("tiny", (Example(WORDS, 0),) * 3)
-    data = Tokenized([Example(WORDS, 0), Example("array graph", 1)], tokens, length=32)
-    _, ids = DynamicPadding(0)([data[number] for number in (0, 1)] * 200)
-    torch.manual_seed(0)
-    after = dropped(ids, tokens, share=0.25)
-    changed = after != ids
-    assert not changed[:, 0].any() and not changed[ids == 0].any()
-    assert set(after[changed].tolist()) == {tokens.unk_token_id}
-    assert changed.sum().item() / (ids[:, 1:] != 0).sum().item() == pytest.approx(0.25, abs=0.03)
 
 
 def test_word_vectors_of_the_training_texts_replace_random_ones_of_their_size():

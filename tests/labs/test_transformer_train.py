@@ -13,8 +13,8 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 import transformers
 
 from labs.shared.training import Training, epochs_in
-from labs.transformer import model, predict, with_trainer
-from labs.transformer.data import Example, tokenizer_for
+from labs.transformer import model, predict, train, with_trainer
+from labs.transformer.data import Example, texts, tokenizer_for
 from labs.transformer.model import Size
 from walkthrough.results.errors import InputError
 
@@ -81,7 +81,7 @@ def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, run_here):
     assert [(line[0], line[2]) for line in lines] == [("red", "rose cherry"), ("blue", "sea")]
     assert all(50 < float(line[1].rstrip("%")) <= 100 for line in lines)
     further = run("--model", done.folder / "model", "--epochs", "1", logdir=done.folder / "further")
-    assert further.returncode == 0 and "as 10_fused_adamw" in further.stdout
+    assert further.returncode == 0 and "as 09_packing" in further.stdout
     assert epochs_in(further.folder)[0]["loss"] < table[0]["loss"]
 
 
@@ -107,14 +107,14 @@ def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monk
 
 
 def test_the_baseline_and_the_last_program_are_trained_as_they_are_and_settings_are_not_mixed(run, data, tmp_path):
-    names = "00_baseline", "10_fused_adamw"
+    names = "00_baseline", "09_packing"
     folders = [run("--epochs", "1", "--program", name, logdir=tmp_path / name).folder for name in names]
     baseline, last = (epochs_in(folder)[0] for folder in folders)
     assert baseline["padding"] > 2 * last["padding"]
     assert baseline["loss"] == pytest.approx(last["loss"], rel=0.2)  # another dropout, the same texts
     for words, message in (
         (("--epochs", "2"), "training with epochs 1, not 2"),
-        (("--epochs", "1", "--program", "00_baseline"), "training with program 10_fused_adamw, not 00_baseline"),
+        (("--epochs", "1", "--program", "00_baseline"), "training with program 09_packing, not 00_baseline"),
     ):
         assert_refused(run(*words, logdir=folders[1]), message)
     path = data / "train.csv"
@@ -122,11 +122,17 @@ def test_the_baseline_and_the_last_program_are_trained_as_they_are_and_settings_
     assert_refused(run("--epochs", "1", logdir=folders[1]), "is of a training with data")
 
 
+def test_an_epoch_may_be_of_fewer_texts(run, data):
+    options, _ = train.arguments(["--device", "cpu", "--model", "nano", "--batch-size", "8", "--data", str(data)])
+    tested = train.train(options, texts(options), train.LAST, epochs=2, most=20)
+    assert tested["trained_on"] == 16 and 0 <= tested["accuracy"] <= 1
+
+
 def test_a_batch_that_does_not_fit_is_one_line(run, monkeypatch):
     def narrow(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr("labs.transformer.model.dropped", narrow)
+    monkeypatch.setattr(Training, "seconds", narrow)
     assert_refused(run(), "out of memory on", "try --batch-size 4")
 
 

@@ -13,8 +13,6 @@ from common.options import StepOptions
 from common.timing import Plan
 from labs.memory import study
 from labs.memory.study import BASELINE, CHECKPOINTED, COMPILED, HALF, RUNS, Study
-from labs.shared.study import as_stored
-from walkthrough.compare.statistics import Mean, Ratio
 from walkthrough.compare.study import Measurements, NotMeasured, read
 
 SHORT = Plan(warmup_steps=1, warmup_seconds=0, windows=3, window_steps=1, window_seconds=0)
@@ -203,41 +201,6 @@ def test_a_seed_counts_only_where_all_variants_were_trained(options):
     assert all([epochs[0]["loss"] for epochs in seeds] == [0.0, 2.0] for seeds in trained.values())
     assert [trained[name][0][0]["workers"] for name in ("base", "2 workers", "8 workers")] == [0, 2, 8]
     assert one.notes == ["the curves are of training on digits", "curves was not measured: killed by SIGKILL"]
-
-
-RATIO, MEAN = Ratio(1.5, 1.2, 1.8, 3), Mean(0.0, -0.5, 0.5, 3)
-POINTS = "test accuracy, points"
-CELLS = [
-    ("workers", "workers", 2, "speed", RATIO, True),
-    ("workers", "workers", 2, "speed", Ratio(0.8, 0.7, 0.9, 3), False),
-    ("workers", "workers", 2, "speed", Ratio(1.1, 0.9, 1.3, 3), None),
-    ("checkpoint-memory", "programs", CHECKPOINTED, "of the baseline's", 0.7, True),
-    ("checkpoint-time", "programs", CHECKPOINTED, "speed", Ratio(0.8, 0.7, 0.9, 3), True),
-    ("half-precision", "programs", HALF, "speed", RATIO, True),
-    ("same-memory-time", "same_memory", CHECKPOINTED, "speed", RATIO, False),
-    ("optimizer-grows", "optimizer", 896, "times the smallest", RATIO, False),
-    ("optimizer-clock", "optimizer", 896, "between the clocks", Ratio(20.0, 19.0, 21.0, 3), True),
-    ("half-precision-accuracy", "compared", "half precision", POINTS, MEAN, True),
-    ("half-precision-accuracy", "compared", "half precision", POINTS, Mean(-20, -22, -18, 3), False),
-    ("checkpoint-accuracy", "compared", "checkpointing", POINTS, MEAN, True),
-    ("workers-accuracy", "compared", "0 workers", POINTS, MEAN, True),
-    ("batch-like-learning-rate", "compared", "larger batch", "loss, times", Ratio(1.0, 0.9, 1.1, 3), True),
-]
-
-
-@pytest.mark.parametrize(("id", "table", "key", "column", "cell", "holds"), CELLS)
-def test_a_claim_holds_by_its_cell_and_interval_alone(id, table, key, column, cell, holds):
-    header = {"workers": "workers", "compared": "variant", "optimizer": "batch"}.get(table, "program")
-    tables = as_stored({table: [{header: key, column: cell}]})
-    claims = {claim.id: claim for claim in study.claims(tables, on_gpu=True)}
-    assert claims[id].value == (
-        cell if isinstance(cell, float) else cell.mean if isinstance(cell, Mean) else cell.ratio
-    )
-    assert claims[id].holds is holds
-    assert {claim.holds for claim in claims.values() if claim.id != id} == {None}
-    here = {claim.id: claim for claim in study.claims(tables, on_gpu=False)}  # what a CPU could not have contradicted
-    if id in ("checkpoint-accuracy", "optimizer-clock"):
-        assert (here[id].holds, here[id].needs.startswith("a GPU")) == (None, True)
 
 
 def test_pairs_of_one_seed_are_compared_and_accuracies_stay_within_0_and_100():

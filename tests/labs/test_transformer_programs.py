@@ -174,18 +174,12 @@ def test_the_compiled_program_learns_as_the_baseline_with_one_graph_for_all_size
 # The model
 
 
-def test_base_has_the_parameters_of_distilbert_base_uncased():
+def test_base_has_the_parameters_of_distilbert_base_uncased_and_the_default_batch_fits_a_t4(program):
     with torch.device("meta"):
         of = classifier("base", tokenizer_of(), ("a", "b"))
     assert sum(weight.numel() for weight in of.parameters()) == 66_955_010  # by its model card: 67 M, with two classes
-    assert {layer.attention.dropout.p for layer in of.distilbert.transformer.layer} == {0.0}
-    assert of.dropout.p > 0
-
-
-def test_the_default_batch_fits_a_t4(program):
-    """On DistilBERT's own size; "walkthrough fit" sets a CUDA context aside."""
-    batch = DEFAULTS.cuda.batch_size
-    words = ["--model", "base", "--batch-size", str(batch), "--precision", "fp16"]
+    assert {layer.attention.dropout.p for layer in of.distilbert.transformer.layer} == {0.0} and of.dropout.p > 0
+    words = ["--model", "base", "--batch-size", str(DEFAULTS.cuda.batch_size), "--precision", "fp16"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SIZES, "tiny", SIZES["base"])
         needed = predict.predicted(PROGRAMS["03_bigger_batch"], words).reserved_bytes + CONTEXT_BYTES
@@ -220,16 +214,13 @@ def test_another_architecture_is_loaded_as_what_it_is_with_all_its_weights(bert,
         of.train_step(*next(iter(of.loader)))
 
 
-def test_weights_of_another_architecture_are_refused_instead_of_random_ones(bert, tmp_path):
-    mixed = tmp_path / "mixed"
+def test_a_model_that_cannot_be_loaded_is_refused_in_one_line(bert, monkeypatch, tmp_path):
+    mixed = tmp_path / "mixed"  # weights of another architecture, instead of random ones
     shutil.copytree(bert, mixed)
     transformers.DistilBertConfig(vocab_size=60, dim=16, n_layers=1, n_heads=2, hidden_dim=32).save_pretrained(mixed)
     with pytest.raises(InputError, match=r"\d+ weights of a distilbert are missing, such as distilbert\.") as error:
         classifier(str(mixed), tokenizer_for(bert, ()), CLASSES)
     assert "\n" not in str(error.value)
-
-
-def test_a_model_that_cannot_be_loaded_is_refused_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     for name in ("bert-huge", str(tmp_path)):
         with pytest.raises(InputError, match=rf"--model {name}: AutoTokenizer could not load it.*use tiny"):

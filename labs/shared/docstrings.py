@@ -214,24 +214,22 @@ def _path_hash(path: Path, package: Path) -> bytes:
 
 
 def _docstrings_in(files: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Each file with each of its docstrings."""
-    return ((file, docstring) for file in files for docstring in _docstrings_of(file))
-
-
-def _docstrings_of(file: Path) -> list[str]:
-    """The docstrings of a file's modules, classes and functions, in the order in which they stand; [] if unreadable."""
-    try:
-        if file.stat().st_size > MOST_BYTES:
-            return []
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # SyntaxWarning: of escapes in others' strings
-            tree = ast.parse(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # ValueError: not UTF-8, null bytes
-        return []
-    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-    return [
-        text for node in ast.walk(tree) if isinstance(node, kinds) and (text := ast.get_docstring(node, clean=False))
-    ]
+    """Each file that can be read, with each docstring of its modules, classes and functions."""
+    for file in files:
+        try:
+            if file.stat().st_size > MOST_BYTES:
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # SyntaxWarning: of escapes in others' strings
+                tree = ast.parse(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, SyntaxError, RecursionError, MemoryError):  # ValueError: not UTF-8, null bytes
+            continue
+        kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        nodes = list[ast.AST]([tree])
+        for node in nodes:  # in the order of ast.walk, but without expressions, which are most of a tree
+            nodes += (child for child in ast.iter_child_nodes(node) if not isinstance(child, ast.expr))
+            if isinstance(node, kinds) and (text := ast.get_docstring(node, clean=False)):
+                yield file, text
 
 
 def _plain(text: str) -> str:
@@ -246,7 +244,4 @@ def _normal(text: str) -> str:
 def _shingles(text: str) -> set[int]:
     """Hashes of all sequences of `SHINGLE` words; of the whole text where it is shorter."""
     words = _normal(text).split()
-    return {
-        int.from_bytes(hashlib.blake2b(" ".join(words[at : at + SHINGLE]).encode(), digest_size=8).digest(), "big")
-        for at in range(max(1, len(words) - SHINGLE + 1))
-    }
+    return {hash(tuple(words[at : at + SHINGLE])) for at in range(max(1, len(words) - SHINGLE + 1))}

@@ -8,7 +8,7 @@ Caution    Padding cannot be seen in a trace: its kernels are like all others. C
 """
 
 from common import run_step, start, step_options
-from labs.transformer.batches import FixedPadding, token_count
+from labs.transformer.batches import Padding, token_count
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS, classifier
 
@@ -24,7 +24,7 @@ def main():
     train_set, classes = training_set(args)
     pad_id = train_set.pad_id
     loader = DataLoader(
-        train_set, batch_size=8, shuffle=True, drop_last=True, collate_fn=FixedPadding(pad_id, train_set.length),
+        train_set, batch_size=8, shuffle=True, drop_last=True, collate_fn=Padding(pad_id, train_set.length),
     )
     model = classifier(args.model, train_set.tokenizer, classes, attention="eager").to(device)
     criterion = nn.CrossEntropyLoss()

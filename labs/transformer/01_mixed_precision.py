@@ -9,7 +9,7 @@ Caution    Weights, gradients and AdamW's moments stay fp32, and autocast keeps 
 """
 
 from common import autocast_dtype, run_step, start, step_options
-from labs.transformer.batches import FixedPadding, token_count
+from labs.transformer.batches import Padding, token_count
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS, classifier
 
@@ -25,7 +25,7 @@ def main():
     train_set, classes = training_set(args)
     pad_id = train_set.pad_id
     loader = DataLoader(
-        train_set, batch_size=8, shuffle=True, drop_last=True, collate_fn=FixedPadding(pad_id, train_set.length),
+        train_set, batch_size=8, shuffle=True, drop_last=True, collate_fn=Padding(pad_id, train_set.length),
     )
     model = classifier(args.model, train_set.tokenizer, classes, attention="eager").to(device)
     criterion = nn.CrossEntropyLoss()

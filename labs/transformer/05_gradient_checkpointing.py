@@ -7,7 +7,7 @@ Caution    About a third more work: it makes room, for longer texts or a bigger 
 """
 
 from common import autocast_dtype, run_step, start, step_options
-from labs.transformer.batches import FixedPadding, token_count
+from labs.transformer.batches import Padding, token_count
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS, classifier
 
@@ -23,7 +23,7 @@ def main():
     train_set, classes = training_set(args)
     pad_id = train_set.pad_id
     loader = DataLoader(
-        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=FixedPadding(pad_id, train_set.length),
+        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Padding(pad_id, train_set.length),
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
     model = classifier(args.model, train_set.tokenizer, classes, attention="eager").to(device)

@@ -1,14 +1,14 @@
 """Transformer 07: dynamic padding.
 
 Idea       A batch need only be as long as its longest text. Most texts are far shorter than the model's maximum.
-Change     collate_fn=DynamicPadding(pad_id) in place of FixedPadding(pad_id, train_set.length)
+Change     collate_fn=Padding(pad_id) in place of Padding(pad_id, train_set.length)
 Look for   Nothing in a trace but shorter kernels that vary from step to step: compare tokens/s.
 Caution    Among many texts one is nearly always long: the bigger the batch, the less this gains. Shapes change with
            every batch, so cuDNN's search, CUDA graphs and torch.compile work anew for each.
 """
 
 from common import autocast_dtype, run_step, start, step_options
-from labs.transformer.batches import DynamicPadding, token_count
+from labs.transformer.batches import Padding, token_count
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS, classifier
 
@@ -24,7 +24,7 @@ def main():
     train_set, classes = training_set(args)
     pad_id = train_set.pad_id
     loader = DataLoader(
-        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=DynamicPadding(pad_id),
+        train_set, args.batch_size, shuffle=True, drop_last=True, collate_fn=Padding(pad_id),
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
     model = classifier(args.model, train_set.tokenizer, classes, attention="sdpa").to(device)

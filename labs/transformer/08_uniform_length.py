@@ -9,7 +9,7 @@ Caution    Batches are less random: where length says something of the class, a 
 """
 
 from common import autocast_dtype, run_step, start, step_options
-from labs.transformer.batches import DynamicPadding, UniformLengthBatches, token_count
+from labs.transformer.batches import Padding, UniformLengthBatches, token_count
 from labs.transformer.data import training_set
 from labs.transformer.model import DEFAULTS, classifier
 
@@ -26,7 +26,7 @@ def main():
     pad_id = train_set.pad_id
     sampler = UniformLengthBatches(train_set.lengths, args.batch_size)
     loader = DataLoader(
-        train_set, args.batch_size, sampler=sampler, drop_last=True, collate_fn=DynamicPadding(pad_id),
+        train_set, args.batch_size, sampler=sampler, drop_last=True, collate_fn=Padding(pad_id),
         num_workers=args.workers, persistent_workers=args.workers > 0, pin_memory=True,
     )
     model = classifier(args.model, train_set.tokenizer, classes, attention="sdpa").to(device)

@@ -17,28 +17,18 @@ Item = tuple[list[int], int]  # (token ids, label)
 POOL = 50  # batches whose texts are sorted by length together
 
 
-class FixedPadding:
-    """Items as (labels [texts], ids [texts, length]), int64, filled up with pad_id to one length, that of all batches.
+class Padding:
+    """Items as (labels [texts], ids [texts, tokens]), int64, filled up with pad_id to the batch's longest text.
 
-    Longer texts are cut.
+    length: if given, that of all batches; longer texts are cut.
     """
 
-    def __init__(self, pad_id: int, length: int) -> None:
+    def __init__(self, pad_id: int, length: int | None = None) -> None:
         self.pad_id, self.length = pad_id, length
 
     def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, ...]:
-        return labels_of(items), filled([ids[: self.length] for ids, _ in items], self.length, self.pad_id)
-
-
-class DynamicPadding:
-    """Items as (labels [texts], ids [texts, tokens]), int64, filled up with pad_id to the batch's longest text."""
-
-    def __init__(self, pad_id: int) -> None:
-        self.pad_id = pad_id
-
-    def __call__(self, items: Sequence[Item]) -> tuple[torch.Tensor, ...]:
-        sequences = [ids for ids, _ in items]
-        return labels_of(items), filled(sequences, max(map(len, sequences)), self.pad_id)
+        sequences = [ids[: self.length] for ids, _ in items]
+        return labels_of(items), filled(sequences, self.length or max(map(len, sequences)), self.pad_id)
 
 
 class Packing:

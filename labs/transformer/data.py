@@ -1,15 +1,13 @@
 """The texts that the programs train on, with labels, and the tokenizer that goes with the model.
 
-Which installed package does a docstring come from? Or the user's own files: train.csv, .tsv or .jsonl.
+Which installed package does a docstring come from? Or the user's own files: train.csv.
 """
 
 import csv
 import hashlib
-import io
-import json
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -32,7 +30,6 @@ MOST_PER_PACKAGE = 3000  # docstrings: from a few hundred a bag of words learns 
 FEWEST_PER_CLASS = 20  # texts: with fewer, a split has none of it
 KEPT = "package_docstrings.json"  # in --data
 PARTS = ("train", "validation", "test")
-ENDINGS = (".csv", ".tsv", ".jsonl")
 
 
 @dataclass(frozen=True)
@@ -137,31 +134,27 @@ def texts(options: StepOptions) -> Texts:
     docstrings.
     """
     data, instead = options.data, "leave it out to use the docstrings of the installed packages"
-    train = _file(data, "train")
-    if data != ROOT / "data" and not train:
-        why = "has no train.csv, .tsv or .jsonl with columns text and label" if data.is_dir() else "is no folder"
+    own = (data / "train.csv").is_file()
+    if data != ROOT / "data" and not own:
+        why = "has no train.csv with columns text and label" if data.is_dir() else "is no folder"
         raise InputError(f"--data {data} {why}: {instead}")
-    every = from_files(data, train) if train else from_docstrings(data, docstrings.package_folders())
+    every = from_files(data) if own else from_docstrings(data, docstrings.package_folders())
     return fewer(every, QUICK_TEXTS) if options.quick else every
 
 
 def fewer(of: Texts, most: int) -> Texts:
     """At most so many of each part, drawn at random, the same each time."""
-    parts = {part: getattr(of, part) for part in PARTS}
-    drawn = {
-        name: tuple(random.Random(0).sample(part, most)) if len(part) > most else part for name, part in parts.items()
-    }
-    return replace(of, **drawn)
+    more = {part: every for part in PARTS if len(every := getattr(of, part)) > most}
+    return replace(of, **{part: tuple(random.Random(0).sample(every, most)) for part, every in more.items()})
 
 
 def from_docstrings(keep: Path, folders: Sequence[Path]) -> Texts:
     """Which of the `CLASSES` packages with the most docstrings in `folders` one comes from; split by source file."""
-    rows = docstrings.kept(
-        keep / KEPT, folders, f"{MOST_PER_PACKAGE}",
-        lambda: [
-            (text.package, text.file, text.text) for text in docstrings.collect_texts(folders, MOST_PER_PACKAGE)
-        ],
-    )  # fmt: skip
+
+    def collected() -> list[tuple[str, str, str]]:
+        return [(text.package, text.file, text.text) for text in docstrings.collect_texts(folders, MOST_PER_PACKAGE)]
+
+    rows = docstrings.kept(keep / KEPT, folders, f"{MOST_PER_PACKAGE}", collected)
     counts = Counter(package for package, _, _ in rows)
     largest = sorted(counts, key=lambda name: (-counts[name], name))[:CLASSES]
     classes = tuple(sorted(name for name in largest if counts[name] >= FEWEST_PER_CLASS))
@@ -174,7 +167,7 @@ def from_docstrings(keep: Path, folders: Sequence[Path]) -> Texts:
     for package, file, text in rows:
         if package in classes:
             parts[part_of(file)].append(Example(text, classes.index(package)))
-    return Texts(*map(tuple, parts.values()), classes, "docstrings")
+    return Texts(*map(tuple, parts.values()), classes=classes, source="docstrings")
 
 
 def part_of(name: str) -> str:
@@ -183,68 +176,48 @@ def part_of(name: str) -> str:
     return "train" if place < 0.7 else "validation" if place < 0.8 else "test"
 
 
-def from_files(folder: Path, train: Path) -> Texts:
-    """Texts of train, validation and test in a folder, .csv, .tsv or .jsonl, with columns "text" and "label".
+def from_files(folder: Path) -> Texts:
+    """Texts of train.csv, validation.csv and test.csv in a folder, with columns "text" and "label".
 
     Where there is no validation or no test, texts of train are set apart for it, by their hash. Raises InputError.
     """
-    rows = {"train": read_rows(train)}
-    rows |= {part: read_rows(path) for part in PARTS[1:] if (path := _file(folder, part))}
+    files = {part: folder / f"{part}.csv" for part in PARTS}
+    rows = {part: read_rows(path) for part, path in files.items() if part == "train" or path.is_file()}
     parts = {part: rows.get(part, []) if part != "train" else [] for part in PARTS}
     for text, label in rows["train"]:
         part = part_of(text)
         parts["train" if part in rows else part].append((text, label))
     classes = tuple(sorted({label for _, label in rows["train"]}))
     if len(classes) < 2:
-        raise InputError(
-            f"{train}: {len(rows['train'])} texts of {len(classes)} class: a classifier needs two at least"
-        )
+        count = len(rows["train"])
+        raise InputError(f"{files['train']}: {count} texts of {len(classes)} class: a classifier needs two at least")
     numbers = {label: number for number, label in enumerate(classes)}
     for part, pairs in parts.items():
         if unknown := [label for _, label in pairs if label not in numbers]:
-            raise InputError(f"{folder}: the label {printable(unknown[0], 40)!r} is in no text of {train.name}")
+            raise InputError(f"{folder}: the label {printable(unknown[0], 40)!r} is in no text of train.csv")
         if not pairs:
             raise InputError(f"{folder}: no text is left for {part}: bring more texts, or {part}.csv")
-    return Texts(
-        *(tuple(Example(text, numbers[label]) for text, label in parts[part]) for part in PARTS), classes, folder.name
-    )
+    examples = [tuple(Example(text, numbers[label]) for text, label in parts[part]) for part in PARTS]
+    return Texts(*examples, classes=classes, source=folder.name)
 
 
 def read_rows(path: Path) -> list[tuple[str, str]]:
     """(text, label) of each row of a file. Raises InputError that names the file, the row and what is wrong."""
+    csv.field_size_limit(2**31 - 1)
     try:
-        content = path.read_text(encoding="utf-8-sig")
-        pairs = []
-        for number, row in enumerate(_jsonl(content) if path.suffix == ".jsonl" else _table(path, content), start=1):
-            if missing := [column for column in ("text", "label") if row.get(column) in (None, "")]:
-                raise InputError(f"{path}, row {number}: no {missing[0]}: each row needs a text and a label")
-            pairs.append((str(row["text"]), str(row["label"])))
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            rows, columns = list(reader), reader.fieldnames
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         why = "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else printable(error, 80)
         raise InputError(f"cannot read {path}: {why}") from error
-    if not pairs:
-        raise InputError(f"{path} is empty: it needs rows with a text and a label")
-    return pairs
-
-
-def _table(path: Path, content: str) -> Iterator[dict[str, Any]]:
-    csv.field_size_limit(2**31 - 1)
-    reader = csv.DictReader(io.StringIO(content, newline=""), delimiter="\t" if path.suffix == ".tsv" else ",")
-    if content.strip() and (missing := {"text", "label"} - set(reader.fieldnames or ())):
+    if columns and (missing := {"text", "label"} - set(columns)):
         names = " and ".join(sorted(missing))
         raise InputError(f"{path} has no column {names}: its first line names the columns, text and label")
-    yield from reader
-
-
-def _jsonl(content: str) -> Iterator[dict[str, Any]]:
-    """Each line's object; of a line that is none, an object without text and label."""
-    for line in content.splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            row = None
-        yield row if isinstance(row, dict) else {}
-
-
-def _file(folder: Path, part: str) -> Path | None:
-    return next((path for ending in ENDINGS if (path := folder / f"{part}{ending}").is_file()), None)
+    if not rows:
+        raise InputError(f"{path} is empty: it needs rows with a text and a label")
+    for number, row in enumerate(rows, start=1):
+        for column in ("text", "label"):
+            if not row[column]:
+                raise InputError(f"{path}, row {number}: no {column}: each row needs a text and a label")
+    return [(row["text"], row["label"]) for row in rows]

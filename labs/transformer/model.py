@@ -1,7 +1,6 @@
 """Classifiers of texts: any of transformers', and DistilBERT in sizes that train on a CPU too, from random weights.
 
-And what a program does with them: texts packed into rows, compiling with changing sizes, and a start without
-pretraining.
+And what a program does with them: texts packed into rows, and a start without pretraining.
 """
 
 from collections.abc import Sequence
@@ -50,15 +49,13 @@ DEFAULTS = Defaults(
     "distilbert-base-uncased",
     without=("--image-size", "--download"),
     texts={
-        "--data": "folder of texts with labels: train.csv, .tsv or .jsonl and, if there are, validation and test; "
+        "--data": "folder of texts with labels: train.csv and, if there are, validation.csv and test.csv; "
         "columns text and label (default: the docstrings of the installed packages, kept in data/ of this project)",
-        "--seed": "of weights and shuffling (default: 0)",
     },
     cifar10=False,
 )
 INITIALIZER = 0.02  # standard deviation of base's weights; of narrower ones more, as fewer of them are summed up
 DROPOUT = ("attention_dropout", "attention_probs_dropout_prob")  # of attention weights, by architecture
-DROPPED = 0.3  # share of a training text's tokens, others each time
 
 
 def classifier(name: str, tokenizer: Any, classes: Sequence[str], attention: str = "eager") -> Any:
@@ -140,19 +137,9 @@ def block_diagonal(positions: torch.Tensor) -> torch.Tensor:
 
 
 def mark_dynamic(*inputs: torch.Tensor) -> None:
-    """Tell torch.compile that all sizes of these tensors change from batch to batch, so that one graph serves all.
-
-    A size of 1 is left out: torch.compile makes a case of its own of it.
-    """
+    """Tell torch.compile that the sizes of these tensors change, so that one graph serves all but those of 1."""
     for tensor in inputs:
-        for dimension in range(tensor.dim()):
-            if tensor.shape[dimension] > 1:
-                torch._dynamo.mark_dynamic(tensor, dimension)  # documented, but nowhere else
-
-
-def graphs_compiled() -> int:
-    """Graphs that torch.compile has made in this process, recompilations included."""
-    return torch._dynamo.utils.counters["stats"]["unique_graphs"]  # no public count
+        torch._dynamo.mark_dynamic(tensor, [at for at, size in enumerate(tensor.shape) if size > 1])
 
 
 def begin_with_word_vectors(model: Any, train_set: "Tokenized") -> None:
@@ -171,11 +158,3 @@ def begin_with_word_vectors(model: Any, train_set: "Tokenized") -> None:
     with torch.no_grad():
         embedding.weight.copy_(vectors * model.config.initializer_range)
         embedding.weight[train_set.pad_id] = 0
-
-
-def dropped(ids: torch.Tensor, tokenizer: Any, share: float = DROPPED) -> torch.Tensor:
-    """Token ids, some of them unknown, each with probability `share`: a model learns no text by heart that it never
-    sees whole. The first token of a text and padding stay."""
-    drop = torch.rand(ids.shape, device=ids.device) < share
-    drop &= (ids != tokenizer.pad_token_id) & (ids != tokenizer.cls_token_id)
-    return ids.masked_fill(drop, tokenizer.unk_token_id)

@@ -12,6 +12,7 @@ after a kill, at the epoch after the last whole one.
 import argparse
 import sys
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,9 @@ from common.failures import as_input_error
 from common.options import StepOptions, add_step_options, named, resolved
 from common.program import captured, words_of
 from labs.shared.training import Training, folder_of, logdir_text, rising_then_falling
-from labs.transformer.batches import DynamicPadding, token_count
+from labs.transformer.batches import Padding, token_count
 from labs.transformer.data import PARTS, Texts, Tokenized, texts
-from labs.transformer.model import (
-    DEFAULTS,
-    SIZES,
-    begin_with_word_vectors,
-    dropped,
-    from_hub,
-)
+from labs.transformer.model import DEFAULTS, SIZES, begin_with_word_vectors, from_hub
 from walkthrough.results.errors import InputError, OneLineParser, real_number, whole_number
 from walkthrough.results.result import write_json
 
@@ -38,7 +33,7 @@ from torch.utils.data import DataLoader
 
 FOLDER = DEFAULTS.logdir / "train"
 PROGRAMS = {path.stem: path for path in sorted(Path(__file__).parent.glob("[0-9][0-9]_*.py"))}
-LAST, OF_ANY_MODEL = "10_fused_adamw", "08_uniform_length"  # compiling costs more than it saves in a short training
+LAST, OF_ANY_MODEL = "09_packing", "08_uniform_length"  # compiling costs more than it saves in a short training
 WARMUP = 0.1  # share of all steps in which the learning rate rises; then it falls to 0
 LR_TIMES_WIDTH, HUB_LR = 0.128, 5e-5
 OF_TEST = 128  # texts per batch where nothing is kept for backward
@@ -61,18 +56,28 @@ class Settings:
     seed: int
 
 
+def words_for(options: StepOptions) -> list[str]:
+    """The command line of a program."""
+    return words_of(options, options.workers) + (["--quick"] if options.quick else [])
+
+
 def train(
-    options: StepOptions, of: Texts, program: str, epochs: int, lr: float | None = None, folder: Path | None = None
+    options: StepOptions,
+    of: Texts,
+    program: str,
+    epochs: int,
+    lr: float | None = None,
+    folder: Path | None = None,
+    most: int | None = None,
 ) -> dict[str, Any]:
     """Train a program on its texts, and test the weights of the best epoch.
 
     Returns {"accuracy": share of the test texts, "loss", "epoch": the best, "seconds": of training, without validation
-    and test}. of: what the program's options read. lr: AdamW's highest; None: by the model. folder: of what is written;
-    None: nothing is. A model with random weights begins with word vectors and trains on texts with dropped tokens, see
-    `model`. Raises InputError.
+    and test, "trained_on": texts per epoch}. of: what the program's options read. lr: AdamW's highest; None: by the
+    model. folder: of what is written; None: nothing is. most: texts per epoch, drawn at random; None: all. A model with
+    random weights begins with word vectors, see `model`. Raises InputError.
     """
-    words = words_of(options, options.workers) + (["--quick"] if options.quick else [])
-    own = captured(PROGRAMS[program], words)
+    own = captured(PROGRAMS[program], words_for(options))
     model, optimizer, train_set = own.variables["model"], own.variables["optimizer"], own.loader.dataset
     device, tokenizer, from_scratch = torch.device(options.device), train_set.tokenizer, options.model in SIZES
     rate = lr or (LR_TIMES_WIDTH / SIZES[options.model].width if from_scratch else HUB_LR)  # less for wider models
@@ -80,14 +85,15 @@ def train(
         group["lr"] = rate
     if from_scratch:
         begin_with_word_vectors(model, train_set)
-    schedule = rising_then_falling(optimizer, epochs * len(own.loader), WARMUP)
+    size = own.loader.batch_size
+    steps = min(len(own.loader), most // size) if most else len(own.loader)
+    schedule = rising_then_falling(optimizer, epochs * steps, WARMUP)
     parts = {"model": model, "optimizer": optimizer, "schedule": schedule}
     parts |= {"scaler": scaler} if (scaler := own.variables.get("scaler")) else {}
     order: Any = own.loader.sampler  # of any program
     order.generator = torch.Generator()
     own.loader.generator = torch.Generator()  # apart: it is drawn from once where workers stay, not once per epoch
-    size = own.loader.batch_size
-    if not len(own.loader):
+    if not steps:
         raise InputError(f"--batch-size {size} is larger than the training data ({len(train_set)} texts)")
     settings = Settings(program, options.model, of.key, size, epochs, rate, own.dtype, options.seed)
     sets = {part: Tokenized(getattr(of, part), tokenizer, train_set.length) for part in PARTS}
@@ -99,11 +105,9 @@ def train(
         for _ in run.epochs(epochs):
             model.train()
             losses, real, every = [], [], 0
-            for batch in own.loader:
+            for batch in islice(own.loader, steps):
                 real.append(count(batch))
                 every += sum(ids.numel() for ids in batch[1::3])
-                if from_scratch:
-                    batch = [dropped(part, tokenizer) if at % 3 == 1 else part for at, part in enumerate(batch)]
                 losses.append(own.train_step(*batch).detach())
                 schedule.step()
             seconds, tokens = run.seconds(), int(sum(real))
@@ -117,8 +121,8 @@ def train(
     if folder:
         model.save_pretrained(folder / "model")
         tokenizer.save_pretrained(folder / "model")
-    seconds = sum(row["seconds"] for row in run.rows)
-    return {"accuracy": accuracy, "loss": loss, "epoch": int(best["epoch"]), "seconds": seconds}
+    tested = {"accuracy": accuracy, "loss": loss, "epoch": int(best["epoch"]), "trained_on": steps * size}
+    return tested | {"seconds": sum(row["seconds"] for row in run.rows)}
 
 
 @torch.no_grad()
@@ -127,7 +131,7 @@ def evaluated(model: Any, of: Tokenized, device: torch.device, precision: torch.
     model.eval()
     by_length = sorted(range(len(of)), key=lambda number: of.lengths[number])
     losses, right, half = 0.0, 0, precision not in (None, torch.float32)
-    for labels, ids in DataLoader(of, OF_TEST, sampler=by_length, collate_fn=DynamicPadding(of.pad_id)):
+    for labels, ids in DataLoader(of, OF_TEST, sampler=by_length, collate_fn=Padding(of.pad_id)):
         with torch.autocast(device.type, precision, enabled=half):
             logits = model(ids.to(device), attention_mask=(ids != of.pad_id).to(device)).logits.float()
         labels = labels.to(device)
@@ -144,10 +148,7 @@ def arguments(words: list[str] | None = None) -> tuple[StepOptions, argparse.Nam
         logdir=FOLDER,
         batch_size=None,
         without=(*DEFAULTS.without, "--stacks"),
-        texts={
-            "--logdir": logdir_text(FOLDER),
-            "--quick": "fewer texts, and shorter ones",
-        },
+        texts={"--logdir": logdir_text(FOLDER), "--quick": "fewer texts, and shorter ones"},
         defaults=DEFAULTS,
     )
     every = f"{', '.join(PROGRAMS)} (default: {LAST}; {OF_ANY_MODEL} of another model than DistilBERT)"

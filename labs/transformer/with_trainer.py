@@ -17,7 +17,7 @@ from walkthrough.results.errors import OneLineParser
 def trained(model, folder, output, **changes):
     from transformers import DataCollatorWithPadding, Trainer, TrainingArguments
 
-    texts = from_files(Path(folder), Path(folder) / "train.csv")
+    texts = from_files(Path(folder))
     sets = tokenized(texts, model)
     rows: Any = {part: [{"input_ids": ids, "labels": label} for ids, label in of] for part, of in sets.items()}
     tokenizer = sets["train"].tokenizer

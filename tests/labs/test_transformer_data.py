@@ -1,6 +1,6 @@
 """labs/transformer: its texts and their split, files of the user's own, tokens, batches and their order."""
 
-import json
+import csv
 import random
 from collections import Counter
 from types import SimpleNamespace
@@ -12,16 +12,15 @@ from torch.utils.data import DataLoader
 from common.options import StepOptions
 from labs.transformer import data as of_texts
 from labs.transformer.batches import (
-    DynamicPadding,
-    FixedPadding,
     Packing,
+    Padding,
     UniformLengthBatches,
     packed_parts,
     padding_share,
     token_count,
 )
 from labs.transformer.data import Example, Tokenized, fewer, from_docstrings, part_of, texts, tokenizer_for
-from labs.transformer.model import begin_with_word_vectors, dropped
+from labs.transformer.model import begin_with_word_vectors
 from walkthrough.results.errors import InputError
 
 WORDS = "array tensor graph file socket parser index buffer matrix stream schema cursor window kernel token record"
@@ -93,12 +92,11 @@ def test_parts_are_70_10_and_20_percent_of_many_files():
 # Files of the user's own
 
 
-@pytest.mark.parametrize("ending", [".csv", ".tsv", ".jsonl"])
-def test_files_of_texts_and_labels_are_read(tmp_path, ending):
+def test_files_of_texts_and_labels_are_read(tmp_path):
     rows = [('He said "yes",\nand\tleft.', "good"), ("Grüße", "bad")] * 40
     rows = [(f"{text} {number}", label) for number, (text, label) in enumerate(rows)]
-    write(tmp_path / f"train{ending}", rows)
-    write(tmp_path / f"test{ending}", rows[:2])
+    write(tmp_path / "train.csv", rows)
+    write(tmp_path / "test.csv", rows[:2])
     split = texts(options(tmp_path))
     assert split.classes == ("bad", "good")
     assert [(one.text, split.classes[one.label]) for one in split.test] == rows[:2]
@@ -108,42 +106,29 @@ def test_files_of_texts_and_labels_are_read(tmp_path, ending):
     assert split.source == tmp_path.name
 
 
-def write(path, rows, columns=("text", "label")):
-    if path.suffix == ".jsonl":
-        lines = [json.dumps(dict(zip(columns, row, strict=True))) for row in rows]
-        path.write_text("\n".join(lines), encoding="utf-8")
-        return
-    import csv
-
+def write(path, rows):
     with open(path, "w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, delimiter="\t" if path.suffix == ".tsv" else ",")
-        writer.writerow(columns)
-        writer.writerows(rows)
+        csv.writer(file).writerows([("text", "label"), *rows])
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "words"),
+    ("content", "words"),
     [
-        ("train.csv", b"", "train.csv is empty"),
-        ("train.csv", b"text,label\n", "train.csv is empty"),
-        ("train.csv", b"text\nno label\n", "has no column label"),
-        ("train.csv", b"body,class\na,b\n", "has no column label and text"),
-        ("train.csv", b"text,label\na,x\nb,\n", "row 2: no label"),
-        ("train.csv", b"text,label\n,x\n", "row 1: no text"),
-        ("train.csv", b"text,label\na,x\nb,x\n", "texts of 1 class"),
-        ("train.csv", b"text,label\n\xff\xfe,x\n", "not UTF-8"),
-        ("train.tsv", b"text,label\na,x\n", "has no column label and text"),
-        ("train.jsonl", b"", "train.jsonl is empty"),
-        ("train.jsonl", b'{"text": "a", "label": "x"}\n{"text": ', "row 2: no text"),
-        ("train.jsonl", b"[1]\n", "row 1: no text"),
-        ("train.jsonl", b'{"text": "a"}\n', "row 1: no label"),
+        (b"", "train.csv is empty"),
+        (b"text,label\n", "train.csv is empty"),
+        (b"text\nno label\n", "has no column label"),
+        (b"body,class\na,b\n", "has no column label and text"),
+        (b"text,label\na,x\nb,\n", "row 2: no label"),
+        (b"text,label\n,x\n", "row 1: no text"),
+        (b"text,label\na,x\nb,x\n", "texts of 1 class"),
+        (b"text,label\n\xff\xfe,x\n", "not UTF-8"),
     ],
 )  # fmt: skip
-def test_a_file_that_cannot_be_used_is_refused_with_its_place(tmp_path, name, content, words):
-    (tmp_path / name).write_bytes(content)
+def test_a_file_that_cannot_be_used_is_refused_with_its_place(tmp_path, content, words):
+    (tmp_path / "train.csv").write_bytes(content)
     with pytest.raises(InputError) as error:
         texts(options(tmp_path))
-    assert words in str(error.value) and "\n" not in str(error.value) and name in str(error.value)
+    assert words in str(error.value) and "\n" not in str(error.value) and "train.csv" in str(error.value)
 
 
 def test_a_label_that_no_training_text_has_is_refused(tmp_path):
@@ -208,14 +193,14 @@ def items():
 
 
 def test_fixed_padding_fills_up_to_one_length_and_cuts(items):
-    labels, ids = FixedPadding(0, 64)(items[:9])
+    labels, ids = Padding(0, 64)(items[:9])
     assert ids.shape == (9, 64) and labels.tolist() == [label for _, label in items[:9]]
     for row, (sequence, _) in zip(ids.tolist(), items[:9], strict=True):
         assert row == (sequence + [0] * 200)[:64] or row == sequence[:64]
 
 
 def test_dynamic_padding_fills_up_to_the_longest(items):
-    labels, ids = DynamicPadding(0)(items[:9])
+    labels, ids = Padding(0)(items[:9])
     assert ids.shape == (9, max(len(sequence) for sequence, _ in items[:9])) and len(labels) == 9
     assert (ids != 0).sum(1).tolist() == [len(sequence) for sequence, _ in items[:9]]
 
@@ -255,12 +240,12 @@ def test_packing_leaves_less_to_fill_up_than_padding(items):
     def share(collate):
         return padding_share([collate(items[at : at + 40]) for at in range(0, 200, 40)], 0)
 
-    assert share(Packing(0)) < 0.12 < share(DynamicPadding(0)) < share(FixedPadding(0, 128))
+    assert share(Packing(0)) < 0.12 < share(Padding(0)) < share(Padding(0, 128))
 
 
 def test_real_tokens_are_counted_and_what_fills_up_is_not(items):
     real = sum(len(sequence) for sequence, _ in items[:9])
-    for collate in (FixedPadding(0, 128), DynamicPadding(0), Packing(0), Packing(0, rows=1)):
+    for collate in (Padding(0, 128), Padding(0), Packing(0), Packing(0, rows=1)):
         batch = collate(items[:9])
         assert int(token_count(0)(batch)) == real
         assert padding_share([batch], 0) == pytest.approx(1 - real / sum(ids.numel() for ids in batch[1::3]))
@@ -288,8 +273,8 @@ def test_uniform_length_batches_are_of_about_one_length_and_not_in_its_order(ite
     assert [len(batch) for batch in batches] == [8] * 25 + [3]
     means = [sum(lengths[number] for number in batch) / 8 for batch in batches[:-1]]
     assert means != sorted(means) and means != sorted(means, reverse=True)
-    loader = DataLoader(items, 8, sampler=sampler, drop_last=True, collate_fn=DynamicPadding(0))
-    shuffled = DataLoader(items, 8, shuffle=True, drop_last=True, collate_fn=DynamicPadding(0))
+    loader = DataLoader(items, 8, sampler=sampler, drop_last=True, collate_fn=Padding(0))
+    shuffled = DataLoader(items, 8, shuffle=True, drop_last=True, collate_fn=Padding(0))
     assert len(loader) == len(list(loader)) == 25 and loader.batch_size == 8
     assert padding_share(list(loader), 0) < 0.1 < padding_share(list(shuffled), 0)
 
@@ -299,19 +284,6 @@ def test_fewer_texts_than_a_batch_are_one_batch_that_is_not_full():
 
 
 # From random weights
-
-
-def test_dropped_tokens_are_unknown_and_a_texts_first_and_what_fills_up_stay():
-    tokens = tokenizer_for("tiny", (Example(WORDS, 0),) * 3)
-    data = Tokenized([Example(WORDS, 0), Example("array graph", 1)], tokens, length=32)
-    _, ids = DynamicPadding(0)([data[number] for number in (0, 1)] * 200)
-    torch.manual_seed(0)
-    after = dropped(ids, tokens, share=0.25)
-    changed = after != ids
-    assert not changed[:, 0].any() and not changed[ids == 0].any()
-    assert set(after[changed].tolist()) == {tokens.unk_token_id}
-    candidates = (ids[:, 1:] != 0).sum().item()
-    assert changed.sum().item() / candidates == pytest.approx(0.25, abs=0.03)
 
 
 def test_word_vectors_of_the_training_texts_replace_random_ones_of_their_size():

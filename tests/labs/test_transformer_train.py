@@ -18,7 +18,7 @@ import transformers
 
 from labs.shared.training import Training
 from labs.transformer import model, predict, train, with_trainer
-from labs.transformer.data import Example, tokenizer_for
+from labs.transformer.data import Example, texts, tokenizer_for
 from labs.transformer.model import Size
 from walkthrough.results.errors import InputError
 
@@ -103,7 +103,7 @@ def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, monkeypatc
     assert [(line[0], line[2]) for line in lines] == [("red", "rose cherry"), ("blue", "sea")]
     assert all(50 < float(line[1].rstrip("%")) <= 100 for line in lines)
     further = run("--model", str(done.folder / "model"), "--epochs", "1", logdir=done.folder / "further")
-    assert further.code == 0 and "as 10_fused_adamw" in further.out
+    assert further.code == 0 and "as 09_packing" in further.out
     assert float(rows(further.folder)[0]["loss"]) < float(table[0]["loss"])
 
 
@@ -131,7 +131,7 @@ def test_a_training_does_not_go_on_with_other_settings(run):
     run("--epochs", "1")
     for words, message in (
         (("--epochs", "2"), "training with epochs 1, not 2"),
-        (("--epochs", "1", "--program", "00_baseline"), "training with program 10_fused_adamw, not 00_baseline"),
+        (("--epochs", "1", "--program", "00_baseline"), "training with program 09_packing, not 00_baseline"),
     ):
         other = run(*words)
         assert other.code == 2 and message in other.err.splitlines()[-1]
@@ -146,18 +146,25 @@ def test_a_training_does_not_go_on_with_other_texts_of_the_same_name(run, data):
 
 
 def test_the_baseline_and_the_last_program_are_trained_as_they_are(run, tmp_path):
-    names = "00_baseline", "10_fused_adamw"
+    names = "00_baseline", "09_packing"
     folders = [run("--epochs", "1", "--program", name, logdir=tmp_path / name).folder for name in names]
     baseline, last = (rows(folder)[0] for folder in folders)
     assert float(baseline["padding"]) > 2 * float(last["padding"])
     assert float(baseline["loss"]) == pytest.approx(float(last["loss"]), rel=0.2)  # another dropout, the same texts
 
 
+def test_an_epoch_may_be_of_fewer_texts(run, data):
+    words = ["--device", "cpu", "--model", "nano", "--batch-size", "8", "--workers", "1", "--data", str(data)]
+    options, _ = train.arguments(words)
+    tested = train.train(options, texts(options), train.LAST, epochs=2, most=20)
+    assert tested["trained_on"] == 16 and 0 <= tested["accuracy"] <= 1
+
+
 def test_a_batch_that_does_not_fit_is_one_line(run, monkeypatch):
     def narrow(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
-    monkeypatch.setattr(train, "dropped", narrow)
+    monkeypatch.setattr(train, "evaluated", narrow)
     done = run()
     assert done.code == 2
     assert "out of memory on" in (line := done.err.splitlines()[-1]) and "try --batch-size 4" in line

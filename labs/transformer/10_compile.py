@@ -1,19 +1,18 @@
-"""Transformer 11: torch.compile, with shapes marked as dynamic.
+"""Transformer 10: torch.compile, with shapes marked as dynamic.
 
 Idea       Compiled, a layer's small operators become few fused kernels. But rows and tokens change with every batch,
            and a graph for fixed sizes is compiled again for others.
 Change     torch.compile(packed_logits), with mark_dynamic(rows, tokens, texts) before each call. It is a function, as
            its graph holds the mask of packed texts too, which model.compile() would leave out.
-Look for   Trace: fused kernels (triton on a GPU, cpp on a CPU). The line at the end counts graphs: one, where sizes are
-           marked.
-Caution    The first step compiles. Without marks torch compiles for the first sizes, then once more with dynamic ones.
-           A size of 1 is always a case of its own. It costs more than it saves in a short training.
+Look for   Trace: fused kernels (triton on a GPU, cpp on a CPU). TORCH_LOGS=recompiles prints nothing.
+Caution    The first step compiles, which costs more than it saves in a short training. A size of 1 is a case of its
+           own. dynamic=True compiles twice where sizes of the first batch are equal, such as rows and texts.
 """
 
 from common import autocast_dtype, run_step, start, step_options
 from labs.transformer.batches import Packing, packed_parts, token_count
 from labs.transformer.data import training_set
-from labs.transformer.model import DEFAULTS, classifier, graphs_compiled, mark_dynamic, packed_logits
+from labs.transformer.model import DEFAULTS, classifier, mark_dynamic, packed_logits
 
 import torch
 from torch import nn
@@ -33,7 +32,7 @@ def main():
     model = classifier(args.model, train_set.tokenizer, classes, attention="sdpa").to(device)
     compiled = torch.compile(packed_logits)
     criterion = nn.CrossEntropyLoss(reduction="sum")
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5)
     amp_dtype = autocast_dtype(device, args.precision)
     scaler = torch.amp.GradScaler(device.type, enabled=amp_dtype == torch.float16)
 
@@ -53,7 +52,6 @@ def main():
         return loss
 
     run_step(__file__, args, loader, train_step, precision=amp_dtype, count_tokens=token_count(pad_id))
-    print(f"{graphs_compiled()} graphs compiled")
 
 
 if __name__ == "__main__":

@@ -12,16 +12,14 @@ from PIL import Image
 SHAPES = ("disc", "square", "triangle", "ring", "cross")
 TEXTURES = ("plain", "stripes", "checks", "dots")
 COLOURS = ((205, 60, 50), (60, 170, 70), (65, 90, 215), (215, 190, 55), (170, 70, 190))
-MOST_CLASSES = len(SHAPES) * len(TEXTURES) * len(COLOURS)
 SIDES = (200, 500)  # px, of most pictures; one in LARGE_SHARE is up to LARGE_SIDE px
 LARGE_SHARE, LARGE_SIDE = 16, 900
 QUALITY = 88  # of the JPEG
 
 
 def kind_of(label: int) -> tuple[int, int, int]:
-    """(shape, texture, colour) of a class from 0 to `MOST_CLASSES` - 1: no two have all three in common."""
-    shape = label % 5
-    return shape, (label // 25 + label % 25) % 4, (label // 5 + shape % 2) % 5
+    """(shape, texture, colour) of a class from 0 to 9: no two have all three in common."""
+    return label % 5, label % 4, (label // 5 + label % 5 % 2) % 5
 
 
 def drawn_jpeg(label: int, seed: tuple[int, ...]) -> bytes:

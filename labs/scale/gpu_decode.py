@@ -13,8 +13,6 @@ import torch
 from torch.nn import functional as F
 from torchvision.io import ImageReadMode, decode_jpeg
 
-Encoded = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-
 
 def needs_cuda(device: torch.device, what: str) -> None:
     """Raise InputError on any other device."""
@@ -27,7 +25,7 @@ def as_bytes(path: str) -> torch.Tensor:
     return torch.frombuffer(bytearray(Path(path).read_bytes()), dtype=torch.uint8)
 
 
-def encoded_batch(samples: list[tuple[torch.Tensor, int]]) -> Encoded:
+def encoded_batch(samples: list[tuple[torch.Tensor, int]]) -> tuple[torch.Tensor, ...]:
     """(labels int64 [N], bytes of each file int64 [N], all files one after the other uint8 [bytes])."""
     files, labels = zip(*samples, strict=True)
     return torch.tensor(labels), torch.tensor([len(file) for file in files]), torch.cat(files)
@@ -108,9 +106,8 @@ def _dali() -> list[Any]:
         return [import_module(f"nvidia.dali{part}") for part in ("", ".fn", ".types")]
     except ModuleNotFoundError as error:
         cuda = torch.version.cuda
-        if cuda is None:
-            needed = f"an NVIDIA GPU and a torch for CUDA, not this one ({torch.__version__})"
-        else:
+        needed = f"an NVIDIA GPU and a torch for CUDA, not this one ({torch.__version__})"
+        if cuda:
             package = f"nvidia-dali-cuda{cuda.partition('.')[0]}0"
             needed = f"{package}, which is not installed: pip install {package} (this torch is built for CUDA {cuda})"
         raise InputError(f"decoding with DALI needs {needed}") from error

@@ -13,7 +13,6 @@ DIR may also hold train-*.parquet and validation-*.parquet, with columns image {
 Face hub stores ImageNet. They need pyarrow, and are resized first: shards of them are compressed a second time.
 """
 
-import fcntl
 import io
 import os
 import shutil
@@ -21,7 +20,7 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,6 +45,7 @@ from walkthrough.results.environment import ROOT
 from walkthrough.results.errors import InputError, OneLineParser, folder, printable, whole_number
 
 import numpy as np
+from filelock import FileLock
 
 KINDS = ("resized", "cached", "shards")
 PARTS = ("train", "val")
@@ -125,31 +125,22 @@ def prepared(
     out = out or data / (f"{kind}-{size}px" + (f"-{classes}-classes" if classes else ""))
     if out.resolve() == data.resolve():
         raise InputError(f"{out} holds the JPEGs themselves: name another folder with --out")
-    with _locked(out):
-        if not (out / INDEX).exists():
-            source, own = data, out / ".resized"
-            if kind == "cached" or (files and kind == "shards"):  # of a folder of small JPEGs, theirs or its own
-                source = data / f"resized-{size}px"
-                if not (source / INDEX).exists():
-                    source = prepared(data, "resized", size, engine, own, classes)
-            print(f"preparing {data} as {kind}, {size} px, in {out}, once", flush=True)
-            with result.writing(out):
+    with result.writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        with FileLock(out / ".lock"):
+            if not (out / INDEX).exists():
+                source, own = data, out / ".resized"
+                if kind == "cached" or (files and kind == "shards"):  # of a folder of small JPEGs, theirs or its own
+                    source = data / f"resized-{size}px"
+                    if not (source / INDEX).exists():
+                        source = prepared(data, "resized", size, engine, own, classes)
+                print(f"preparing {data} as {kind}, {size} px, in {out}, once", flush=True)
                 _made(source, kind, out, size, engine, classes)
                 if source == own:
                     shutil.rmtree(own)
     if (there := kind_and_size(out)) != (kind, size):
         raise InputError("{} is {} of {} px, not {} of {}: name another folder".format(out, *there, kind, size))
     return out
-
-
-@contextmanager
-def _locked(out: Path) -> Iterator[None]:
-    """Be the only process that prepares this folder."""
-    with result.writing(out):
-        out.mkdir(parents=True, exist_ok=True)
-        with open(out / ".lock", "wb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
 
 
 def _made(data: Path, kind: str, out: Path, size: int, engine: Engine, classes: int | None) -> None:
@@ -288,11 +279,8 @@ def main() -> None:
     add("--master", default="local[*]", metavar="URL", help=master)
     args = parser.parse_args()
     data = image_folder(args.data)
-    if args.engine == "spark":
-        with spark_engine(args.master) as engine:
-            out = prepared(data, args.to, args.size, engine, args.out)
-    else:
-        out = prepared(data, args.to, args.size, out=args.out)
+    with spark_engine(args.master) if args.engine == "spark" else nullcontext(on_all_cores) as engine:
+        out = prepared(data, args.to, args.size, engine, args.out)
     for part, of in result.read_json(out / INDEX)["parts"].items():
         shards = f" in {len(of['shardlist'])} shards" if "shardlist" in of else ""
         size = bytes_on_disk(out, f"{part}*.npy" if args.to == "cached" else f"{part}/**/*.*")

@@ -22,6 +22,7 @@ from itertools import pairwise, repeat
 from pathlib import Path
 from typing import Any
 
+from common import ranks
 from common.device import disable_tf32, keep_freed_memory, synchronize
 from common.loaders import Batch, Epochs, Loader
 from common.options import StepOptions
@@ -41,7 +42,6 @@ from walkthrough.results.errors import InputError, printable
 from walkthrough.results.result import read_json
 
 import torch
-import torch.distributed as dist
 
 HERE = Path(__file__).parent
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node")
@@ -192,8 +192,7 @@ def rank(options: StepOptions, images: int, passes: int, exchanges: Sequence[str
     def time_of_all() -> float:
         """Seconds, once every process has come here, its GPU's work done."""
         synchronize(device)
-        dist.all_reduce(torch.zeros(1, device=device))
-        synchronize(device)
+        ranks.wait_for_all()
         return time.perf_counter()
 
     def window_ms(exchange: str, steps: int) -> float:
@@ -604,8 +603,14 @@ def most_processes(device: str) -> int:
     return 2 ** (min(there, MOST_PROCESSES).bit_length() - 1)
 
 
-def notes_of(options: StepOptions, train: Jpegs, val: Jpegs) -> list[str]:
-    """What the figures rest on, and what this device cannot show."""
+def main() -> None:
+    small = replace(DEFAULTS, cuda=replace(DEFAULTS.cuda, image_size=SMALL_SIZE))  # next to `OTHER_SIZE`, everywhere
+    options, _ = shared.lab_options(__doc__, "scale", small)
+    width_of(options.model)
+    data = image_folder(options.data)
+    train, val = (Jpegs(data, part, str) for part in ("train", "val"))
+    study = Study(options, data)
+    tables = study.tables(len(train))
     notes = [
         f"{len(train)} training and {len(val)} validation images of {len(train.classes)} classes, {train.source}; "
         f"{options.model}, batch {options.batch_size}",
@@ -615,22 +620,9 @@ def notes_of(options: StepOptions, train: Jpegs, val: Jpegs) -> list[str]:
     if train.source == "drawn JPEGs":
         notes.append("drawn JPEGs are easier than photographs: their accuracies say how training goes, and no more")
     if options.device == "cpu":
-        notes += [
-            "no GPU: 06_nvjpeg and 07_dali are not measured; workers and the model share the cores",
-            "no GPU: processes exchange gradients by gloo, on one machine, with one thread each",
-        ]
-    return notes
-
-
-def main() -> None:
-    small = replace(DEFAULTS, cuda=replace(DEFAULTS.cuda, image_size=SMALL_SIZE))  # next to `OTHER_SIZE`, everywhere
-    options, _ = shared.lab_options(__doc__, "scale", small)
-    width_of(options.model)
-    data = image_folder(options.data)
-    train, val = (Jpegs(data, part, str) for part in ("train", "val"))
-    study = Study(options, data)
-    tables = study.tables(len(train))
-    notes = [*notes_of(options, train, val), *study.notes]
+        notes.append("no GPU: 06_nvjpeg and 07_dali are not measured; workers and the model share the cores")
+        notes.append("no GPU: processes exchange gradients by gloo, on one machine, with one thread each")
+    notes += study.notes
     shared.report(study.lab.study(tables, claims(shared.as_stored(tables), shared.on_gpu(options)), notes), options)
 
 

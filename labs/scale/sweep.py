@@ -73,10 +73,8 @@ class Subset:
 
 
 def optuna() -> Any:
-    """The package, which then prints warnings only. Raises InputError where it is not installed."""
-    package = imported("optuna", "scale", "the sweep")
-    package.logging.set_verbosity(package.logging.WARNING)
-    return package
+    """The package, which prints how each trial ended. Raises InputError where it is not installed."""
+    return imported("optuna", "scale", "the sweep")
 
 
 def opened(folder: Path, settings: Settings) -> Any:
@@ -135,8 +133,9 @@ def objective(trial: Any, options: StepOptions, data: Subset, settings: Settings
         except Exception as error:
             if not is_out_of_memory(error) and not isinstance(error, package.TrialPruned):
                 raise
-            trial.set_user_attr("reason", printable(error, 80))
-            raise package.TrialPruned from error
+            reason = printable(error, 80)
+            trial.set_user_attr("reason", reason)
+            raise package.TrialPruned(reason) from error
         finally:
             trial.set_user_attr("epochs", epochs)
             trial.set_user_attr("seconds", time.perf_counter() - begin)
@@ -231,7 +230,6 @@ def options_of(words: Sequence[str] | None) -> tuple[StepOptions, argparse.Names
 def main(words: Sequence[str] | None = None) -> None:
     options, args = options_of(words)
     disable_tf32()
-    states = optuna().trial.TrialState
     data = prepared(image_folder(options.data), "cached", options.image_size, classes=args.classes)
     images = Cached(data, "train")
     classes = min(args.classes, len(images.classes))
@@ -248,15 +246,10 @@ def main(words: Sequence[str] | None = None) -> None:
         f"{args.epochs} epochs, {args.trials} trials in all, of which {len(study.trials)} are there",
         flush=True,
     )
-
-    def told(study: Any, trial: Any) -> None:
-        how = f"{settings.metric} {trial.value:.1%}" if trial.state == states.COMPLETE else trial.user_attrs["reason"]
-        print(f"trial {trial.number}: {how}; {trial.params}", flush=True)
-
-    ended = (states.COMPLETE, states.PRUNED)
+    ended = (optuna().trial.TrialState.COMPLETE, optuna().trial.TrialState.PRUNED)
     enough = optuna().study.MaxTrialsCallback(args.trials, states=ended)
     if len(study.get_trials(deepcopy=False, states=ended)) < args.trials:
-        study.optimize(lambda trial: objective(trial, options, data, settings), callbacks=[told, enough])
+        study.optimize(lambda trial: objective(trial, options, data, settings), callbacks=[enough])
     result = summary(study, settings)
     write_json(options.logdir / FILE, result)
     show(result)

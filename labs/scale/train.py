@@ -25,6 +25,7 @@ from inspect import signature
 from itertools import chain, count
 from typing import Any
 
+from common import ranks
 from common.device import device_name, disable_tf32, keep_freed_memory, synchronize
 from common.failures import as_input_error
 from common.options import add_step_options, resolved
@@ -40,10 +41,6 @@ from walkthrough.terminal import console
 
 import torch
 import torch.distributed as dist
-
-# Before a group is made: imported later, as an optimizer's first step would, it keeps the group beyond its end, and
-# gloo's threads may abort the process while it ends.
-import torch.distributed.nn.functional
 from torch import nn
 from torch.distributed import PrefixStore, rendezvous  # pyright: ignore[reportPrivateImportUsage]
 from torch.distributed.elastic.multiprocessing.errors import record
@@ -96,7 +93,7 @@ class Replica:
         weight_decay: float = WEIGHT_DECAY, smoothing: float = 0.0,
     ) -> None:  # fmt: skip
         self.module, self.device, self.passes, self.smoothing = module.to(device), device, passes, smoothing
-        self.processes = dist.get_world_size() if dist.is_initialized() else 1
+        self.processes = ranks.world_size()
         self.model: Any = self.module
         if self.processes > 1:
             self.model = DistributedDataParallel(self.module, gradient_as_bucket_view=True, **SENDS_BUFFERS)
@@ -139,14 +136,8 @@ class Replica:
             loss = F.cross_entropy(logits, labels, reduction="sum")
             values = (loss, likeliest[:, 0].sum(), likeliest.sum(), torch.tensor(len(labels)))
             sums += torch.stack([value.to(sums) for value in values])
-        loss, top1, top5, count = self.summed(sums).tolist()
+        loss, top1, top5, count = ranks.summed(sums.tolist())
         return {"validation_loss": loss / count, "top1_accuracy": top1 / count, "top5_accuracy": top5 / count}
-
-    def summed(self, values: torch.Tensor) -> torch.Tensor:
-        """The sum over processes, in place."""
-        if self.processes > 1:
-            dist.all_reduce(values)
-        return values
 
     def _logits(self, model: nn.Module, images: torch.Tensor) -> torch.Tensor:
         """float32 [images, classes]."""
@@ -198,8 +189,7 @@ def fit(run: Training, replica: Replica, pipeline: Any, settings: Settings) -> N
         for _ in range(steps):
             losses += replica.step(batches)
             schedule.step()
-        loss = replica.summed(losses).item() / steps / replica.processes
-        seconds = run.seconds()
+        [loss], seconds = ranks.summed([losses.item() / steps / replica.processes]), run.seconds()
         values = {"seconds": seconds, RATE: steps * settings.batch_size / seconds}
         run.done(loss=loss, **replica.validated(pipeline.validation()), **values)
 

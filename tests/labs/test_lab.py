@@ -2,7 +2,6 @@
 
 import io
 import json
-from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -85,13 +84,6 @@ def test_a_lab_names_its_own_models_sizes_and_folder(defaults, tmp_path, monkeyp
     assert options.logdir == tmp_path / "default"
 
 
-def test_a_flag_that_a_lab_does_not_take_is_refused_and_has_its_default(defaults):
-    without = replace(defaults, without=("--download",))
-    assert step_options("A program.", ["--device", "cpu"], without).download is False
-    with pytest.raises(SystemExit):
-        step_options("A program.", ["--download"], without)
-
-
 def test_a_measurement_is_a_process_of_its_own_and_is_kept(lab, options, tmp_path):
     assert options.logdir == tmp_path / "labs" / "mine"
     assert lab().measure("squared", number=3, count="x") == {"square": 9, "model": "small"}
@@ -144,14 +136,6 @@ def test_a_study_writes_its_claims_anew_and_leaves_what_is_kept_of_one_that_was_
     assert (found.text, found.value, found.holds, found.needs) == ("It is faster.", 1.4, None, "a GPU")
     assert interval(read(path).tables["speed"][0]["speed"]) == Ratio(1.4, 1.3, 1.5, 3)
     assert len(lab().values) == 1
-
-
-def test_a_smoke_run_does_not_replace_a_whole_study(lab, options, defaults, tmp_path):
-    whole, words = replace(lab().study({}), quick=False), ["--logdir", str(tmp_path), "--device", "cpu"]
-    write(options.logdir / FILE, whole)
-    with pytest.raises(InputError, match=r"--quick would replace the whole study in .*study\.json: .*--logdir"):
-        lab_options("A lab.", "mine", defaults, [*words, "--quick"])
-    lab_options("A lab.", "mine", defaults, words)
 
 
 def test_tables_claims_and_notes_are_printed(lab):

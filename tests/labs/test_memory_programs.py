@@ -14,7 +14,7 @@ from torchvision.models import resnext50_32x4d
 from common import program as programs
 from common.options import StepOptions
 from labs.memory.model import PUBLISHED, resnext
-from labs.memory.recompute import convolutions_kept, frozen_statistics, statistics_once
+from labs.memory.recompute import convolutions_kept, statistics_once
 from walkthrough.results.errors import InputError
 
 FILES = sorted((ROOT / "labs" / "memory").glob("[0-9][0-9]_*.py"))
@@ -163,17 +163,6 @@ def test_selective_checkpointing_computes_no_convolution_again(context_fn, count
     with ConvolutionCounter() as counter:
         one_pass(context_fn)
     assert counter.count == count
-
-
-def test_frozen_statistics_are_thawed_after_an_error_and_spare_evaluation():
-    norm = nn.BatchNorm1d(2, momentum=None)
-    frozen = nn.BatchNorm1d(2).eval()
-    with pytest.raises(ZeroDivisionError), frozen_statistics(nn.Sequential(norm, frozen)):
-        assert (norm.momentum, frozen.momentum) == (0.0, 0.1)
-        norm(torch.randn(8, 2) + 5)
-        raise ZeroDivisionError
-    assert (norm.momentum, norm.num_batches_tracked) == (None, 0)
-    assert torch.equal(norm.running_mean, torch.zeros(2))
 
 
 def test_models_have_the_parameters_of_the_published_ones():

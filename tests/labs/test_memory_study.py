@@ -1,12 +1,11 @@
 """labs/memory/study.py: a whole small study, its tables by known answers, and what decides the published claims."""
 
 import json
-import sys
 from dataclasses import replace
 
 import pytest
 import torch
-from support import exit_code_of
+from support import assert_refused
 
 from common import program as programs
 from common.options import StepOptions
@@ -28,15 +27,10 @@ def options(tmp_path):
 
 
 @pytest.fixture
-def main(few_digits, tmp_path, monkeypatch, capsys):
+def main(few_digits, tmp_path, run_main):
     """main(*words): the study's program in this process: exit code, stdout and stderr."""
-
-    def started(*words):
-        base = ["study.py", "--quick", "--device", "cpu", "--logdir", str(tmp_path), "--data", str(tmp_path)]
-        monkeypatch.setattr(sys, "argv", [*base, *words])
-        return exit_code_of(study.main), capsys.readouterr()
-
-    return started
+    words = ["--quick", "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path]
+    return lambda *more: run_main(study, *words, *more)
 
 
 @pytest.mark.long
@@ -53,7 +47,7 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, 
     monkeypatch.setattr(study, "OPTIMIZER_STEPS", {True: 3})
     monkeypatch.setattr(study, "EPOCHS", {True: 1})
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
-    assert main(*words)[0] == 0
+    assert main(*words).returncode == 0
     result = read(tmp_path / "labs" / "memory" / "study.json")
     assert [name for name, rows in result.tables.items() if not rows] == []
     assert [row["workers"] for row in result.tables["workers"]] == [0, 2]
@@ -83,9 +77,7 @@ def test_an_unknown_model_or_a_study_without_its_baseline_is_one_line_and_writes
         (["--model", "resnet18"], "unknown model"),
         ([], "00_baseline was not measured: the disk is gone"),
     ):
-        code, printed = main(*words)
-        assert (code, printed.err.count("\n")) == (2, 1)
-        assert why in printed.err
+        assert_refused(main(*words), why)
     assert not (tmp_path / "labs" / "memory" / "study.json").exists()
 
 
@@ -108,25 +100,6 @@ def a_step(speed, step_ms, peak_mb):
     return {
         "samples_per_second": windows, "step_ms": step_ms, "peak_bytes": peak_mb * 10**6, "precision": "float32",
     }  # fmt: skip
-
-
-def test_epochs_and_speeds_by_workers_are_those_of_the_measurements(options, monkeypatch):
-    times = {0: (60.0, 100.0), 1: (2.0, 98.0), 2: (2.0, 98.0), 4: (2.0, 98.0), 8: None}
-    monkeypatch.setattr(study, "WORKERS", {True: tuple(times)})
-
-    def loading(workers, run):
-        if times[workers] is None:
-            return "no memory"
-        load, step = times[workers]
-        return {"load_ms": load, "step_ms": step, "samples_per_second": [4000 / (load + step)] * 3, "data": "stand-in"}
-
-    one = Study(Canned(options, loading=loading))
-    rows = one.workers()
-    assert [row["workers"] for row in rows] == [0, 1, 2, 4]
-    assert rows[0]["epoch s"] == pytest.approx(0.160 * 12_500)
-    assert rows[1]["speed"].ratio == pytest.approx(1.6)
-    assert [row["published epoch s"] for row in rows] == [67.7, 44.6, 44.5, 44.7]
-    assert one.notes == ["loading was not measured: no memory", "workers load stand-in data (not CIFAR-10)"]
 
 
 def test_programs_are_interleaved_compared_by_rounds_and_at_last_in_the_same_memory(options):

@@ -1,6 +1,5 @@
 """labs/scale: jobs of a cluster, in processes of this machine and on a SLURM that is started for the tests."""
 
-import importlib
 import os
 import shutil
 import signal
@@ -12,7 +11,7 @@ from functools import partial
 from importlib.util import find_spec
 
 import pytest
-from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
+from support import ROOT, assert_refused, run_program, still_there
 
 from common.options import StepOptions
 from labs.scale import slurm
@@ -28,18 +27,22 @@ needs_submitit = pytest.mark.skipif(
 )
 
 
-def on_slurm_of_two_nodes(test):
-    """Marks of a test that submits jobs to SLURM."""
-    missing = not (shutil.which("slurmctld") and shutil.which("munged"))
-    marks = [
-        pytest.mark.slurm,
-        pytest.mark.skipif(missing, reason="SLURM is not installed: apt install slurm-wlm munge"),
-        pytest.mark.xdist_group("slurm"),
-        needs_submitit,
-    ]
-    for mark in marks:
+def of_slurm(test):
+    """Mark a test that submits jobs to SLURM."""
+    for mark in needs_slurm:
         test = mark(test)
     return test
+
+
+needs_slurm = [
+    pytest.mark.slurm,
+    pytest.mark.skipif(
+        not (shutil.which("slurmctld") and shutil.which("munged")),
+        reason="SLURM is not installed: apt install slurm-wlm munge",
+    ),
+    pytest.mark.xdist_group("slurm"),
+    needs_submitit,
+]
 
 
 MEASURE = """
@@ -111,27 +114,6 @@ def test_a_command_line_that_makes_no_sense_is_refused(run_here):
     assert_refused(run_here(SLURM, "--nodes", "2", "--", "python"), "--nodes 2 needs --processes-per-node")
 
 
-def test_nodes_meet_at_the_address_by_which_slurm_reaches_the_first(tmp_path, monkeypatch):
-    path = tmp_path / "scontrol"
-    path.write_text("#!/bin/sh\necho NodeName=gpu07 Arch=x86_64 NodeAddr=10.1.2.3 NodeHostName=gpu07\n")
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert slurm.address_of("gpu07") == "10.1.2.3"
-    monkeypatch.setenv("PATH", "")
-    assert slurm.address_of("gpu07") == "gpu07"
-
-
-def test_starting_slurm_says_what_is_missing(tmp_path):
-    bash = shutil.which("bash")
-    for name in ("id", "hostname", "realpath"):
-        (tmp_path / name).symlink_to(shutil.which(name))
-    done = subprocess.run([bash, SCRIPT, "start", tmp_path / "s"], env={"PATH": str(tmp_path)}, capture_output=True)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"munged is missing: on Debian and Ubuntu, apt install slurm-wlm munge\n" in done.stderr
-    done = subprocess.run([bash, SCRIPT, "stop", tmp_path / "s"], capture_output=True)
-    assert done.returncode == 2 and b"no SLURM in" in done.stderr
-
-
 # Processes of this machine
 
 
@@ -157,44 +139,6 @@ def test_a_studys_grid_runs_as_jobs_and_goes_on_after_a_cut(tmp_path, options, p
     grid(options, program, local(tmp_path, at_a_time=3))
 
 
-RAISES = """
-def called(value):
-    if value == "raise":
-        raise ValueError("no data")
-    return value
-"""
-
-
-@needs_submitit
-def test_a_job_that_raises_has_its_reason_and_leaves_the_others_alone(tmp_path, monkeypatch):
-    (tmp_path / "raises.py").write_text(RAISES)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    called = importlib.import_module("raises").called
-    told = dict(run(local(tmp_path, at_a_time=3), called, ["raise", "a"]))
-    assert told[1] == ["a"]
-    assert isinstance(told[0], Failed) and told[0].reason.startswith("no data; its log: ")
-    assert os.path.exists(told[0].reason.partition("log: ")[2])
-
-
-@needs_submitit
-def test_jobs_are_cancelled_where_nobody_waits_for_them(tmp_path):
-    waits = tmp_path / "waits.py"
-    waits.write_text(
-        "import json, os, sys, time\n"
-        "if json.loads(sys.argv[1])['n']:\n"
-        "    open(f'{sys.argv[0]}.pid', 'w').write(str(os.getpid()))\n"
-        "    time.sleep(600)\n"
-        "print(json.dumps({'answer': {'n': 0}}))\n"
-    )
-    jobs = answers(local(tmp_path, at_a_time=2), (sys.executable, str(waits)), [{"n": 0}, {"n": 1}], 600)
-    assert next(jobs) == (0, {"n": 0})
-    while not (pid := waits.with_suffix(".py.pid")).exists() or not pid.read_text():
-        time.sleep(0.01)
-    jobs.close()
-    assert still_there([int(pid.read_text())]) == []
-
-
 @needs_submitit
 def test_the_command_reports_each_job_and_processes_that_train_together_have_ranks(tmp_path):
     code = (
@@ -212,26 +156,18 @@ def test_the_command_reports_each_job_and_processes_that_train_together_have_ran
     assert files[0][4:] == files[1][4:] != files[2][4:]
 
 
-def ended_by(number, tmp_path, kind):
-    """Run jobs that wait, end the program by a signal as soon as they run: (exit code, pids of the jobs)."""
+@needs_submitit
+def test_whoever_waits_is_ended_and_jobs_with_it(tmp_path):
     pid = f"open('{tmp_path}/pid.' + os.environ['JOB_INDEX'], 'w').write(str(os.getpid()))"
     waits = ["python", "-c", f"import os, time; {pid}; time.sleep(600)"]
-    own = [sys.executable, SLURM, "--logdir", tmp_path / "jobs"]
-    command = [*own, "--cluster", kind, "--array", "2", "--at-a-time", "2", "--", *waits]
-    program = subprocess.Popen(command, preexec_fn=listen_to_ctrl_c)
+    own = [sys.executable, SLURM, "--logdir", tmp_path / "jobs", "--cluster", "local", "--array", "2"]
+    program = subprocess.Popen([*own, "--at-a-time", "2", "--", *waits])
     while len(pids := [path.read_text() for path in tmp_path.glob("pid.?")]) < 2 or not all(pids):
         assert program.poll() is None
         time.sleep(0.05)
-    program.send_signal(number)
-    return program.wait(60), [int(pid) for pid in pids]
-
-
-@needs_submitit
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_whoever_waits_is_ended_and_jobs_with_it(tmp_path, number, code):
-    ended, pids = ended_by(number, tmp_path, "local")
-    assert ended == code
-    assert still_there(pids) == []
+    program.terminate()
+    assert program.wait(60) == 128 + signal.SIGTERM
+    assert still_there([*map(int, pids)]) == []
 
 
 # A SLURM of this machine
@@ -261,14 +197,14 @@ def on_slurm(slurm_of_two_nodes, tmp_path):
     return Cluster("slurm", tmp_path / "jobs", minutes=5)
 
 
-@on_slurm_of_two_nodes
+@of_slurm
 def test_a_studys_grid_is_a_slurm_array_and_a_partition_that_is_not_there_is_told(on_slurm, options, program):
     grid(options, program, on_slurm)
     with pytest.raises(InputError, match=r"jobs could not be submitted: sbatch: error: .*[Ii]nvalid partition"):
         next(answers(Cluster("slurm", on_slurm.folder, partition="none"), ("python",), [{}], 60))
 
 
-@on_slurm_of_two_nodes
+@of_slurm
 def test_the_processes_of_two_nodes_train_together_and_one_that_fails_ends_all(on_slurm, tmp_path):
     program = tmp_path / "ranks.py"
     program.write_text(
@@ -286,12 +222,3 @@ def test_the_processes_of_two_nodes_train_together_and_one_that_fails_ends_all(o
     assert ranks[0] == ranks[1]
     assert {name for _, name in ranks[0]} == {"node1", "node2"}
     assert isinstance(ended, Failed) and "ended with code" in ended.reason
-
-
-@on_slurm_of_two_nodes
-def test_an_interrupted_program_leaves_no_job_in_slurms_queue(on_slurm, tmp_path):
-    code, pids = ended_by(signal.SIGINT, tmp_path, "slurm")
-    assert code == 130
-    while subprocess.run(["squeue", "--me", "--noheader"], capture_output=True).stdout:  # SLURM ends them by itself
-        time.sleep(0.1)
-    assert still_there(pids) == []

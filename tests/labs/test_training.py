@@ -6,7 +6,6 @@ from importlib import import_module
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 
 from labs.shared.training import BEST, CHECKPOINT, TABLE, Training, packed, rising_then_falling, unpacked
@@ -67,14 +66,6 @@ def test_a_training_that_was_cut_off_goes_on_bit_by_bit(tmp_path, capsys):
     assert same(model, at_once.state_dict())
     with (tmp_path / "cut" / TABLE).open() as file:
         assert [int(row["epoch"]) for row in csv.DictReader(file)] == [1, 2, 3, 4]
-
-
-def test_scalars_of_finished_epochs_are_in_the_file_while_the_next_is_trained(tmp_path):
-    run = Training(tmp_path, Settings(), {"model": nn.Linear(1, 1)})
-    for epoch in run.epochs(2):
-        events = EventAccumulator(str(tmp_path)).Reload()
-        assert epoch == 1 or [point.step for point in events.Scalars("loss")] == [1]
-        run.done(loss=0.5)
 
 
 def same(model, weights):

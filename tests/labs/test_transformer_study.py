@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from support import ROOT, exit_code_of
+from support import ROOT, assert_refused
 
 from common import program as programs
 from common.timing import Plan
@@ -39,7 +39,7 @@ def data(tmp_path):
 
 
 @pytest.fixture
-def main(data, tmp_path, monkeypatch, capsys):
+def main(data, tmp_path, monkeypatch, run_main):
     """main(*words): the study's program in this process, measurements included: exit code and stderr."""
     for name in ("nano", "base", "tiny"):  # "base" is as small, so that predicting takes no time
         monkeypatch.setitem(model.SIZES, name, Size(layers=1, width=16, heads=2, hidden=32, max_tokens=24))
@@ -48,16 +48,11 @@ def main(data, tmp_path, monkeypatch, capsys):
         return json.loads(json.dumps(MEASUREMENTS[what](self.options, **settings)))
 
     monkeypatch.setattr(Measurements, "measure", here)
-
-    def started(*words, data=data):
-        base = ["--quick", "--device", "cpu", "--model", "nano", "--logdir", str(tmp_path), "--data", str(data)]
-        monkeypatch.setattr(sys, "argv", ["study.py", *base, "--batch-size", "16", *words])
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")
-            warnings.filterwarnings("ignore", message=".*gradient_checkpointing_enable.*")
-            return exit_code_of(study.main), capsys.readouterr().err
-
-    return started
+    base = ["--quick", "--device", "cpu", "--model", "nano", "--logdir", tmp_path, "--data", data, "--batch-size", "16"]
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing_enable.*")
+        yield lambda *words: run_main(study, *base, *words)
 
 
 @pytest.mark.long
@@ -69,8 +64,8 @@ def test_a_small_study_fills_every_table_and_decides_claims(main, tmp_path, monk
     monkeypatch.setattr(study, "PROGRAMS", {name: train.PROGRAMS[name] for name in shown})
     monkeypatch.setattr(train, "words_for", lambda options: [*programs.words_of(options), "--quick"])  # no workers
     monkeypatch.setattr(study, "TRAINED", {True: (*study.TRAINED[True], study.UNIFORM)})
-    code, error = main()
-    assert code == 0, error
+    done = main()
+    assert done.returncode == 0, done.stderr
     result = read(tmp_path / "labs" / "transformer" / "study.json")
     assert [name for name, rows in result.tables.items() if not rows] == []
     rows = {row["program"]: row for row in result.tables["programs"]}
@@ -92,18 +87,12 @@ def test_a_small_study_fills_every_table_and_decides_claims(main, tmp_path, monk
     assert {"padding", "sorted", "whole", "uniform-accuracy"} <= decided
 
 
-def test_what_cannot_be_used_is_one_line(main, data, tmp_path, monkeypatch):
+def test_what_cannot_be_used_is_one_line(main, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for words, folder, text in (
-        (("--model", "no-such-model"), data, "no-such-model"),
-        (("--image-size", "32"), data, "--image-size"),
-        ((), tmp_path / "nowhere", "nowhere"),
-    ):
-        code, error = main(*words, data=folder)
-        assert code == 2 and error.count("\n") == 1 and text in error
+    for words in (("--model", "no-such-model"), ("--image-size", "32"), ("--data", "/nowhere")):
+        assert_refused(main(*words), words[-1] if words[-1] != "32" else "--image-size")
     monkeypatch.setitem(sys.modules, "transformers", None)
-    code, error = main()
-    assert code == 2 and "pip install -r labs/transformer/requirements.txt" in error
+    assert_refused(main(), "pip install -r labs/transformer/requirements.txt")
 
 
 # Tables by known answers

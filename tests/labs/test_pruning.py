@@ -10,11 +10,11 @@ import pytest
 import torch
 from PIL import Image
 from support import ROOT, assert_refused
+from support.labs import lab_options
 from torch import nn
 from torch.nn.utils import prune as torch_prune
 from torchvision.models import MobileNetV2
 
-from common.options import StepOptions
 from labs.pruning import masks, prune, study
 from labs.pruning.masks import prunable, without_channels
 from labs.pruning.model import network, network_like, small_mobilenet
@@ -30,10 +30,7 @@ def options(few_digits, tmp_path, monkeypatch):
     """Those of a network of 4 channels, three epochs of 40 digits."""
     monkeypatch.setitem(prune.RECIPES, "digits", {"epochs": 3, "lr": 0.1, "image_size": 8})
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    return StepOptions(
-        logdir=tmp_path, device="cpu", data=tmp_path, download=False, model="w4", image_size=8,
-        batch_size=8, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
-    )  # fmt: skip
+    return lab_options(tmp_path, model="w4", image_size=8)
 
 
 def linear(*weights):

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 
 import pytest
 from support import ROOT, assert_refused, run_program, still_there
+from support.labs import lab_options
 
-from common.options import StepOptions
 from labs.scale import slurm
 from labs.shared.cluster import Cluster, Failed, add_cluster_options, answers, cluster_of, run
 from labs.shared.study import measurements
@@ -67,10 +67,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def options(tmp_path):
-    return StepOptions(
-        logdir=tmp_path / "log", device="cpu", data=tmp_path, download=False, model="w8", image_size=16, batch_size=8,
-        workers=0, precision="fp32", seed=0, quick=True, stacks=False,
-    )  # fmt: skip
+    return lab_options(tmp_path / "log", data=tmp_path)
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from support import ROOT
+from support.labs import lab_options
 
-from common.options import StepOptions
 from labs.scale import study, sweep, train
 from labs.scale.study import EACH, LAST, NEVER, PROGRAMS, SHARDS
 from labs.shared.training import TABLE
@@ -24,10 +24,7 @@ PAGE = (ROOT / "docs" / "labs" / "scale.md").read_text(encoding="utf-8")
 
 @pytest.fixture
 def options(drawn, tmp_path):
-    return StepOptions(
-        logdir=tmp_path, device="cpu", data=drawn, download=False, model="w8", image_size=32, batch_size=8,
-        workers=0, precision="auto", seed=5, quick=True, stacks=False,
-    )  # fmt: skip
+    return lab_options(tmp_path, data=drawn, image_size=32, precision="auto", seed=5)
 
 
 # Tables

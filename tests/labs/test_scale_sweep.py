@@ -11,9 +11,9 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import torch
+from support.labs import lab_options
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from common.options import StepOptions
 from labs.scale import data as jpegs
 from labs.scale import sweep
 from labs.scale.preprocess import prepared
@@ -27,10 +27,7 @@ PARAMETERS = {"lr": 0.02, "weight_decay": 1e-4, "batch_size": 16, "label_smoothi
 
 @pytest.fixture
 def options(tmp_path):
-    return StepOptions(
-        logdir=tmp_path, device="cpu", data=tmp_path / "data", download=False, model="w8", image_size=16, batch_size=8,
-        workers=0, precision="fp32", seed=0, quick=False, stacks=False,
-    )  # fmt: skip
+    return lab_options(tmp_path, data=tmp_path / "data", quick=False)
 
 
 @pytest.fixture

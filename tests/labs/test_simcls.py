@@ -14,9 +14,9 @@ import pytest
 import torch
 from support import ROOT, assert_refused
 from support.docstrings import made_up, write_module
+from support.labs import lab_options
 
 from common import program as programs
-from common.options import StepOptions
 from common.timing import Plan
 from labs.shared import docstrings
 from labs.shared.text import word_vectors
@@ -579,10 +579,7 @@ def kept_texts(tmp_path_factory):
 
 def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp_path, monkeypatch):
     monkeypatch.setattr(programs, "QUICK", Plan(0, 0.0, 2, 1, 0.0))
-    options = StepOptions(
-        logdir=tmp_path, device="cpu", data=kept_texts, download=False, model="medium", image_size=0, batch_size=4,
-        workers=0, precision="fp32", seed=0, quick=True, stacks=False,
-    )  # fmt: skip
+    options = lab_options(tmp_path, data=kept_texts, model="medium", image_size=0, batch_size=4)
     few, many = (study.memory(options, candidates) for candidates in (2, 8))
     assert few["tokens per step"] == 4 * (64 + 3 * 24) and few["sequences per step"] == 16
     assert many["MB"] > 1.5 * few["MB"] and many["of it"] < 0.6

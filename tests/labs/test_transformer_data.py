@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from support.labs import lab_options
 from torch.utils.data import DataLoader
 
-from common.options import StepOptions
 from labs.transformer import data as of_texts
 from labs.transformer.batches import (
     Packing,
@@ -27,10 +27,7 @@ WORDS = "array tensor graph file socket parser index buffer matrix stream schema
 
 
 def options(data):
-    return StepOptions(
-        logdir=data, device="cpu", data=data, download=False, model="tiny", image_size=0,
-        batch_size=8, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
-    )  # fmt: skip
+    return lab_options(data, model="tiny")
 
 
 # Docstrings

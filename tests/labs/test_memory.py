@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 import torch
 from support import ROOT, assert_refused
-from support.labs import lab_options
+from support.labs import assert_same_training, equal, killed_in_epoch, lab_options, weights_in
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,9 +20,8 @@ from common import program as programs
 from common.timing import Plan
 from labs.memory import data, study, train
 from labs.memory.model import PUBLISHED, resnext
-from labs.memory.recompute import convolutions_kept, statistics_once
 from labs.memory.study import BASELINE, CHECKPOINTED, COMPILED, HALF, RUNS, Study
-from labs.shared.training import Training, epochs_in
+from labs.shared.training import epochs_in
 from walkthrough.compare.study import Measurements, NotMeasured, read
 from walkthrough.results.errors import InputError
 
@@ -60,7 +59,7 @@ def test_every_program_learns_exactly_what_the_baseline_does_and_in_bf16_but_for
     own_losses, own_state = trained(path, options)
     assert own_losses == losses
     assert losses[-1] < losses[0]
-    assert all(torch.equal(own_state[name], value) for name, value in state.items())
+    assert equal(own_state, state)
     (in_bf16,), _ = trained(path, replace(options, precision="bf16"), steps=1)
     assert in_bf16 == pytest.approx(losses[0], rel=2**-6)  # bf16 has 8 bits: a loss differs by a few roundings
     assert in_bf16 != losses[0]
@@ -105,54 +104,6 @@ def test_the_compiled_program_learns_what_the_baseline_does_and_holds_less(
             torch.testing.assert_close(own_state[name], value, rtol=0.05, atol=1e-3)
 
 
-class Counted(nn.Sequential):
-    """A stage with dropout, that counts its forward passes."""
-
-    def __init__(self):
-        super().__init__(
-            nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.ReLU(), nn.Conv2d(4, 4, 1)
-        )
-        self.passes = 0
-
-    def forward(self, x):
-        self.passes += 1
-        return super().forward(x)
-
-
-def one_pass(context_fn=None, plain=False):
-    """(stage after a forward and a backward pass, its output, its weights' gradients), from one seed."""
-    torch.manual_seed(0)
-    stage, x = Counted(), torch.randn(8, 4, 6, 6)
-    if plain:
-        output = stage(x)
-    elif context_fn is None:
-        output = checkpoint(stage, x, use_reentrant=False)
-    else:
-        output = checkpoint(stage, x, use_reentrant=False, context_fn=partial(context_fn, stage))
-    output.square().mean().backward()
-    return stage, output, [parameter.grad for parameter in stage.parameters()]
-
-
-def test_the_trap_plain_checkpointing_moves_batch_norms_statistics_twice():
-    once, twice = one_pass(plain=True)[0], one_pass()[0]
-    assert (once.passes, twice.passes) == (1, 2)
-    assert (once[1].num_batches_tracked, twice[1].num_batches_tracked) == (1, 2)
-    moved = once[1].running_mean
-    torch.testing.assert_close(twice[1].running_mean, moved + 0.9 * moved)  # momentum 0.1, from 0: m, then 0.9 m + m
-    assert not torch.equal(once[1].running_var, twice[1].running_var)
-
-
-@pytest.mark.parametrize("context_fn", [statistics_once, convolutions_kept])
-def test_recomputation_restores_random_state_and_leaves_statistics_alone(context_fn):
-    plain, output, gradients = one_pass(plain=True)
-    stage, own_output, own_gradients = one_pass(context_fn)
-    assert stage.passes == 2
-    assert torch.equal(own_output, output)  # dropout dropped the same
-    assert all(map(torch.equal, own_gradients, gradients))
-    assert all(torch.equal(value, plain.state_dict()[name]) for name, value in stage.state_dict().items())
-    assert (stage[1].momentum, stage[1].num_batches_tracked) == (0.1, 1)  # as before, for the next step
-
-
 class ConvolutionCounter(TorchDispatchMode):
     """Counts the convolutions that are computed."""
 
@@ -163,12 +114,23 @@ class ConvolutionCounter(TorchDispatchMode):
         return func(*args, **kwargs or {})
 
 
-@pytest.mark.parametrize(("context_fn", "count"), [(statistics_once, 2 + 1), (convolutions_kept, 2)])
-def test_selective_checkpointing_computes_no_convolution_again(context_fn, count):
-    """The stage ends with a convolution, whose result the backward pass does not need: it never runs again."""
-    with ConvolutionCounter() as counter:
-        one_pass(context_fn)
-    assert counter.count == count
+def test_selective_checkpointing_computes_no_convolution_again(options):
+    counts = []
+    for path in (FILES[0], FILES[2], FILES[3]):
+        program = programs.captured(path, programs.words_of(options))
+        with ConvolutionCounter() as counter:
+            program.train_step(*programs.float_batch(options))
+        counts.append(counter.count)
+    assert counts[0] == counts[2] < counts[1]
+
+
+def test_the_trap_plain_checkpointing_moves_batch_norms_statistics_twice():
+    once, twice = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+    x = torch.randn(8, 4, 6, 6, requires_grad=True)
+    once(x).sum().backward()
+    checkpoint(twice, x, use_reentrant=False).sum().backward()
+    assert (once.num_batches_tracked, twice.num_batches_tracked) == (1, 2)
+    torch.testing.assert_close(twice.running_mean, 1.9 * once.running_mean)  # momentum 0.1, from 0: m, then 0.9 m + m
 
 
 def test_models_have_the_parameters_of_the_published_ones():
@@ -178,15 +140,6 @@ def test_models_have_the_parameters_of_the_published_ones():
     counts = [sum(parameter.numel() for parameter in model.parameters()) for model in models]
     assert counts[0] == 27_104_586  # resnext29_4x64d by pytorch-cifar's, 27.1 M
     assert counts[2] - counts[1] == (7 * 7 - 1) * 3 * 64  # torchvision's, but for the first layer
-
-
-BAD = "resnet18 resnext30_4x64d resnext51_4x64d resnext2_4x64d resnext29_0x64d resnext29_4x64".split()
-
-
-@pytest.mark.parametrize("name", BAD)
-def test_a_model_that_there_is_not_is_refused(name):
-    with pytest.raises(InputError, match="resnextD_CxWd"):
-        resnext(name)
 
 
 # Whole trainings
@@ -206,15 +159,7 @@ def run(few_digits, tmp_path, run_here):
     return started
 
 
-def weights(folder):
-    return torch.load(folder / "checkpoint.pt", weights_only=True)["model"]
-
-
-def same(one, other):
-    return all(torch.equal(value, other[name]) for name, value in one.items())
-
-
-def test_a_training_writes_its_epochs_and_one_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monkeypatch):
+def test_a_training_writes_its_epochs_and_one_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path):
     words = ("--epochs", "2", "--workers", "1")
     whole = run(*words, logdir=tmp_path / "whole")
     assert whole.returncode == 0 and "DIGITS: no CIFAR-10" in whole.stdout
@@ -225,29 +170,20 @@ def test_a_training_writes_its_epochs_and_one_that_is_killed_goes_on_as_if_it_we
     events = EventAccumulator(str(whole.folder)).Reload()
     assert [point.value for point in events.Scalars("loss")] == pytest.approx([row["loss"] for row in table])
 
-    real = Training.done
-
-    def killed_in_the_second(self, **values):
-        if len(self.rows) == 1:
-            raise KeyboardInterrupt
-        real(self, **values)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Training, "done", killed_in_the_second)
+    with killed_in_epoch(2):
         assert run(*words).returncode == 130
     assert len(epochs_in(tmp_path / "train")) == 1
     done = run(*words)
     assert "goes on after epoch 1" in done.stdout
-    assert same(weights(done.folder), weights(whole.folder))
-    assert [row["loss"] for row in epochs_in(done.folder)] == [row["loss"] for row in table]
+    assert_same_training(done.folder, whole.folder)
 
 
 def test_checkpointing_trains_the_same_half_precision_nearly_and_settings_are_not_mixed(run, tmp_path, monkeypatch):
     words = ([], ["--checkpoint"], ["--precision", "bf16"])
     folders = [run("--epochs", "1", *more, logdir=tmp_path / str(at)).folder for at, more in enumerate(words)]
-    base, checkpointed, half = map(weights, folders)
-    assert same(base, checkpointed)  # batch norm's running statistics are among them
-    assert not same(base, half)
+    base, checkpointed, half = map(weights_in, folders)
+    assert equal(base, checkpointed)  # batch norm's running statistics are among them
+    assert not equal(base, half)
     losses = [epochs_in(folder)[0]["loss"] for folder in folders]
     assert losses[2] == pytest.approx(losses[0], rel=0.05)
     for more, why in ((["--lr", "0.1"], "lr 0.01, not 0.1"), (["--checkpoint"], "checkpoint False, not True")):

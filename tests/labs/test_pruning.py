@@ -251,15 +251,6 @@ def test_differences_are_paired_by_seed():
     assert study.points(by_seed(0.99, 0.5, 0.9)).high == 100
 
 
-def test_a_claim_of_seeds_is_decided_by_three_that_differ():
-    def of(*values):
-        return study.of_seeds("one", "A claim", study.mean(values))
-
-    assert of(1.0, 1.1, 1.2).holds is True and of(-1.0, -1.1, -1.2).holds is False
-    assert of(1.0, 1.1).needs == of(0.0, 0.0, 0.0).needs == "three seeds that differ"
-    assert of(-1.0, 0.0, 1.5).holds is None
-
-
 def test_a_network_whose_masks_are_removed_keeps_its_zeros(options):
     data, settings = study.setup(options, 1)
     zeros = {
@@ -303,12 +294,3 @@ def test_pruning_in_rounds_begins_as_pruning_in_one_shot(options, monkeypatch):
     rows = study.iterated(options, 0, 1)
     assert [share for share, _ in rows] == [0.5, 0.9]
     assert rows[0][1] == study.retrained(options, 0, 0.5, 1, "layer-wise", None)["accuracy"]
-
-
-def test_a_smoke_run_is_of_few_images_of_all_classes_and_few_epochs(options, monkeypatch):
-    monkeypatch.setattr(prune, "QUICK_IMAGES", 30)
-    monkeypatch.setattr(prune, "QUICK_EPOCHS", 2)
-    data, settings = data_of(options)
-    assert (len(data.train), settings.epochs, len(data.train.labels.unique())) == (30, 2, 10)
-    data, settings = data_of(replace(options, quick=False), {"epochs": 5})
-    assert (len(data.train), settings.epochs) == (40, 5)

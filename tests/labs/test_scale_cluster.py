@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from functools import partial
 from importlib.util import find_spec
 
 import pytest
@@ -15,7 +14,7 @@ from support import ROOT, assert_refused, run_program, still_there
 from support.labs import lab_options
 
 from labs.scale import slurm
-from labs.shared.cluster import Cluster, Failed, add_cluster_options, answers, cluster_of, run
+from labs.shared.cluster import Cluster, add_cluster_options, answers, cluster_of, run
 from labs.shared.study import measurements
 from walkthrough.compare.study import NotMeasured
 from walkthrough.results.errors import InputError
@@ -199,23 +198,3 @@ def test_a_studys_grid_is_a_slurm_array_and_a_partition_that_is_not_there_is_tol
     grid(options, program, on_slurm)
     with pytest.raises(InputError, match=r"jobs could not be submitted: sbatch: error: .*[Ii]nvalid partition"):
         next(answers(Cluster("slurm", on_slurm.folder, partition="none"), ("python",), [{}], 60))
-
-
-@of_slurm
-def test_the_processes_of_two_nodes_train_together_and_one_that_fails_ends_all(on_slurm, tmp_path):
-    program = tmp_path / "ranks.py"
-    program.write_text(
-        "import os, sys, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "ranks = [None] * dist.get_world_size()\n"
-        "dist.all_gather_object(ranks, (dist.get_rank(), os.environ['SLURMD_NODENAME']))\n"
-        f"open('{tmp_path}/ranks.{{}}'.format(dist.get_rank()), 'w').write(repr(ranks))\n"
-        "if dist.get_rank() == 1: sys.exit(4)\n"
-        "dist.barrier()\n"
-    )
-    job = partial(slurm.on_task, ["python", str(program)], str(tmp_path), 1)
-    ((_, ended),) = run(on_slurm, job, [0], nodes=2)
-    ranks = [eval((tmp_path / f"ranks.{rank}").read_text()) for rank in range(2)]
-    assert ranks[0] == ranks[1]
-    assert {name for _, name in ranks[0]} == {"node1", "node2"}
-    assert isinstance(ended, Failed) and "ended with code" in ended.reason

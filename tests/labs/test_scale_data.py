@@ -5,7 +5,6 @@ import io
 import json
 import os
 import shutil
-import signal
 import sys
 import tarfile
 import traceback
@@ -63,12 +62,6 @@ def test_a_drawn_folder_that_was_cut_off_goes_on(data, drawn, monkeypatch):
     assert jpegs.drawn_folder(data, images=96, classes=4) == data == jpegs.image_folder(data)
     assert lost.read_bytes() == (drawn / lost.relative_to(data)).read_bytes()
     assert kept.read_bytes() == b"kept"
-
-
-def test_a_killed_process_of_the_pool_is_one_line(monkeypatch):
-    monkeypatch.setattr(jpegs, "usable_cores", lambda: 2)
-    with pytest.raises(InputError, match=r"a process was ended.*memory.*the same command goes on"):
-        jpegs.on_all_cores(signal.raise_signal, [signal.SIGKILL] * 4, at_a_time=1)
 
 
 def test_labels_are_the_sorted_class_folders_of_train_for_both_parts(data):
@@ -286,15 +279,6 @@ def test_all_programs_yield_the_same_images(drawn, prepared_32px, tmp_path):
     for name in ("04_cached", "05_shards"):
         assert torch.allclose(means[name], means["03_resized_once"])  # compressed a second time
     assert 0 < (means["03_resized_once"] - means["00_decode_each"]).abs().mean() * OF_255 < 6
-
-
-def test_a_program_is_measured(drawn, prepared_32px, run_here, tmp_path):
-    words = ["--data", drawn, "--batch-size", "8", "--image-size", "32", "--quick", "--workers", "0", "--device", "cpu"]
-    done = run_here(ROOT / "labs" / "scale" / "05_shards.py", *words, "--logdir", tmp_path)
-    assert done.returncode == 0, done.stderr
-    result = json.loads((tmp_path / "05_shards" / "result.json").read_text())
-    assert (result["data"], result["image_size"], result["batch_size"]) == ("drawn JPEGs", 32, 8)
-    assert result["batch_bytes"] == 8 * 3 * 32 * 32 * 4 + 8 * 8
 
 
 @pytest.mark.parametrize("name", ["06_nvjpeg", "07_dali"])

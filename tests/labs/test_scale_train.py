@@ -8,6 +8,7 @@ import pytest
 import scale_ranks
 import torch
 from support import ROOT, assert_refused, run_program
+from support.labs import assert_same_training, killed_in_epoch
 from torch.nn import functional as F
 
 from labs.scale import data as jpegs
@@ -118,26 +119,13 @@ def run(drawn, prepared_32px, tmp_path, run_main):
     return lambda *words: run_main(train, *own, *words)
 
 
-def test_a_training_that_was_cut_off_goes_on_as_if_nothing_had_happened(run, tmp_path, monkeypatch):
-    folder, calls, real = tmp_path / "train", [], train.Replica.step
-
-    def step(self, batches):
-        calls.append(1)
-        if len(calls) == 14:  # in the second epoch of 12 steps
-            raise KeyboardInterrupt
-        return real(self, batches)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train.Replica, "step", step)
+def test_a_training_that_was_cut_off_goes_on_as_if_nothing_had_happened(run, tmp_path):
+    with killed_in_epoch(2):
         assert run("--pipeline", "shards").returncode == 130
-    assert [row["epoch"] for row in epochs_in(folder)] == [1]
-    done = run("--pipeline", "shards")
-    assert "goes on after epoch 1" in done.stdout
+    assert [row["epoch"] for row in epochs_in(tmp_path / "train")] == [1]
+    assert "goes on after epoch 1" in run("--pipeline", "shards").stdout
     assert run("--pipeline", "shards", "--logdir", tmp_path / "uncut").returncode == 0
-    states = [unpacked((path / CHECKPOINT).read_bytes()) for path in (folder, tmp_path / "uncut")]
-    for name, value in states[0]["model"].items():
-        assert torch.equal(value, states[1]["model"][name]), name
-    assert [row["loss"] for row in epochs_in(folder)] == [row["loss"] for row in epochs_in(tmp_path / "uncut")]
+    assert_same_training(tmp_path / "train", tmp_path / "uncut")
     assert "checkpoint.pt is of a training with pipeline shards, not cached" in run("--pipeline", "cached").stderr
 
 

@@ -1,6 +1,5 @@
 """The lab about re-ranking: its loss, its data and their split, ROUGE, the model, ranking, training, its programs."""
 
-import csv
 import itertools
 import json
 import math
@@ -13,14 +12,14 @@ import numpy as np
 import pytest
 import torch
 from support import ROOT, assert_refused
-from support.docstrings import made_up, write_module
-from support.labs import lab_options
+from support.docstrings import made_up
+from support.labs import assert_same_training, equal, killed_in_epoch, lab_options
 
 from common import program as programs
 from common.timing import Plan
 from labs.shared import docstrings
 from labs.shared.text import word_vectors
-from labs.shared.training import BEST, CHECKPOINT, TABLE, Training
+from labs.shared.training import BEST, CHECKPOINT, TABLE, Training, epochs_in
 from labs.simcls import documents, rank, study, train
 from labs.simcls.data import PLACES, Candidates, Collate, token_count, tokens_for, training_set
 from labs.simcls.documents import (
@@ -92,14 +91,6 @@ def test_the_loss_is_the_papers_equation(batch, candidates, margin):
     assert ranking_loss(scores, references, margin).item() == pytest.approx(slow_loss(scores, references, margin))
 
 
-def test_scores_in_order_and_far_enough_apart_cost_nothing_and_swapped_ones_do():
-    ordered, reference = torch.tensor([[0.5, 0.4, 0.3]]), torch.tensor([0.6])
-    assert ranking_loss(ordered, reference, margin=0.1).item() == pytest.approx(0, abs=1e-6)
-    assert ranking_loss(ordered, reference, margin=0.2).item() == pytest.approx(0.1 + 0.1 + 0.2)  # 2 ranks: 0.4 wanted
-    assert ranking_loss(ordered.flip(1), reference, margin=0.1).item() == pytest.approx(0.2 + 0.2 + 0.4)
-    assert ranking_loss(ordered, torch.tensor([0.45]), margin=0.1).item() == pytest.approx(0.05)  # the gold term
-
-
 # Candidates, the split and ROUGE
 
 
@@ -112,12 +103,6 @@ def test_candidates_differ_and_begin_with_the_first_sentence_or_run_of_sentences
     candidates = candidates_of([" ".join([word] * 30) for word in "abcdefgh"], window=3)
     assert candidates[0].split() == ["a"] * 30 + ["b"] * 30 + ["c"] * 30
     assert len(set(candidates)) == CANDIDATES
-
-
-def test_too_few_packages_are_refused_in_one_line(tmp_path):
-    write_module(tmp_path / "site" / "one.py", made_up("one", 0))
-    with pytest.raises(InputError, match="fewer than 5 packages"):
-        from_docstrings(tmp_path / "keep", [tmp_path / "site"])
 
 
 def test_no_package_is_in_two_parts_and_each_is_tested_on_once_whatever_the_order(texts):
@@ -146,15 +131,12 @@ def test_rouge_is_that_of_a_known_case_and_orders_candidates():
     assert best_first(scores) == [3, 1, 0, 2]  # equal ones as they stand
 
 
-def test_kept_rouge_is_what_is_computed_and_not_used_for_other_documents(texts, scores, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(documents, "FEW", 3)  # by a process
-    monkeypatch.setattr(documents, "usable_cores", lambda: 1)
+def test_kept_rouge_is_what_is_computed_and_not_used_for_other_documents(texts, scores, tmp_path, capsys):
     few = Corpus("docstrings", texts.documents[:3], 0)
     for said in (True, False):
         kept = kept_rouge(tmp_path, few)
         assert bool(capsys.readouterr().out) == said
         assert all((kept[text] == scores[text]).all() for text in few.documents)
-    monkeypatch.setattr(documents, "FEW", 4)
     kept_rouge(tmp_path, Corpus("docstrings", (*texts.documents[:2], texts.documents[5]), 0))
     assert "once" in capsys.readouterr().out
 
@@ -212,14 +194,6 @@ def test_vectors_of_words_in_like_company_are_near_each_other():
     assert vectors[7].norm() > 0  # a random one: it has no neighbours
 
 
-def test_training_keeps_word_vectors_as_they_are(texts, tokens):
-    model = re_ranker("small", tokens.vocabulary, tokens.pad_id)
-    train.keep_word_vectors(model.encoder, tokens, texts.documents)
-    weight = model.encoder.tokens.weight
-    assert not weight.requires_grad and weight[tokens.pad_id].abs().sum() == 0
-    assert weight[tokens(["array"], 3)[0][1]].norm() == pytest.approx(8, rel=1e-3)
-
-
 # The model
 
 
@@ -239,8 +213,8 @@ def test_scores_are_cosines_and_do_not_hang_on_how_far_a_batch_is_filled_up(text
     alone = model(*(part[:1] for part in longer))
     torch.testing.assert_close(alone[0], scores[:1], atol=1e-5, rtol=0)
     torch.testing.assert_close(model(batch[0], batch[1], longer[2])[1], references, atol=1e-5, rtol=0)
-    same = model(batch[0], batch[0][:, :32], batch[0][:, None, :32].expand(-1, 2, -1))[0]
-    torch.testing.assert_close(same[:, 0], same[:, 1])
+    with torch.autocast("cpu", torch.bfloat16):
+        assert {part.dtype for part in model(*batch)} == {torch.float32}
 
 
 def test_checkpointing_gives_the_same_loss_and_gradients_with_dropout(texts, tokens):
@@ -256,32 +230,18 @@ def test_checkpointing_gives_the_same_loss_and_gradients_with_dropout(texts, tok
     torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-3, atol=1e-6)
 
 
-def test_scores_are_float32_under_autocast(texts, tokens):
-    model = re_ranker("small", tokens.vocabulary, tokens.pad_id).eval()
-    with torch.autocast("cpu", torch.bfloat16):
-        scores, references = model(*batch_of(texts, tokens, count=2))
-    assert scores.dtype == references.dtype == torch.float32
-
-
-def test_base_has_the_shape_of_roberta_base():
+def test_base_has_the_shape_of_roberta_base_and_an_encoder_that_cannot_be_fetched_is_refused(monkeypatch):
     with torch.device("meta"):
         encoder = Encoder(SIZES["base"], vocabulary=50265, pad_id=1)
     parameters = sum(parameter.numel() for parameter in encoder.parameters())
     assert parameters == pytest.approx(124.6e6, rel=0.01)  # roberta-base: 124.6 million, its pooler included
-
-
-def test_an_encoder_of_the_hub_without_its_package_or_network_is_refused(monkeypatch):
-    def fetch(name):
-        raise OSError(f"We couldn't connect to 'https://huggingface.co' to load {name}")
-
-    fake = SimpleNamespace(AutoModel=SimpleNamespace(from_pretrained=fetch))
-    for module, words in (
-        (None, "needs transformers,.*pip install"),
-        (fake, "roberta-base could not be fetched .*: use"),
-    ):
-        monkeypatch.setitem(sys.modules, "transformers", module)
-        with pytest.raises(InputError, match=words):
-            re_ranker("roberta-base", 10, 1)
+    fetch = SimpleNamespace(from_pretrained=lambda name: (_ for _ in ()).throw(OSError("couldn't connect")))
+    monkeypatch.setitem(sys.modules, "transformers", SimpleNamespace(AutoModel=fetch))
+    with pytest.raises(InputError, match=r"roberta-base could not be fetched .*: use"):
+        re_ranker("roberta-base", 10, 1)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(InputError, match=r"needs transformers,.*pip install"):
+        re_ranker("roberta-base", 10, 1)
 
 
 # JSON lines: CNN/DailyMail as the hub has it, and candidates of a generator
@@ -314,27 +274,18 @@ def generated(number):
     return [*others[: number % 4], good, *others[number % 4 :]]
 
 
-@pytest.fixture
-def articles(tmp_path):
-    folder = tmp_path / "data" / "cnn_dailymail"
-    folder.parent.mkdir()
+def test_cnn_dailymail_keeps_its_splits_and_its_sentences_are_lines(tmp_path):
     for name, count in (("train", 6), ("validation", 2), ("test", 3)):
-        lines_file(folder / f"{name}.jsonl", count)
-    return folder
-
-
-def test_cnn_dailymail_keeps_its_splits_and_its_sentences_are_lines(articles):
-    texts = corpus(articles.parent)
-    assert corpus(articles).documents == texts.documents
+        lines_file(tmp_path / "cnn_dailymail" / f"{name}.jsonl", count)
+    texts = corpus(tmp_path)
+    assert corpus(tmp_path / "cnn_dailymail").documents == texts.documents
     assert (texts.source, texts.dropped, texts.is_split) == ("cnn_dailymail", 0, True)
-    for fold in range(FOLDS):
-        assert [len(part) for part in split(texts.documents, fold).values()] == [6, 2, 3]
+    assert all([*map(len, split(texts.documents, fold).values())] == [6, 2, 3] for fold in range(FOLDS))
     one = texts.documents[0]
     assert one.reference.splitlines() == HIGHLIGHTS.format(0).splitlines()
     assert one.text.splitlines()[2].startswith("\"I don't plan") and len(one.text.splitlines()) == 6
     assert one.candidates[0].splitlines() == one.text.splitlines()[:3] and len(set(one.candidates)) == CANDIDATES
-    assert all(candidate in one.text for candidate in one.candidates) and one.places[:3] == [0, 1, 2]
-    assert len(corpus(articles, most=2).documents) == 6
+    assert len(corpus(tmp_path / "cnn_dailymail", most=2).documents) == 6
 
 
 def test_candidates_of_a_generator_are_those_that_are_ranked(tmp_path):
@@ -413,32 +364,23 @@ def settings(**more):
 
 def test_training_lowers_the_loss_and_chooses_by_validation(texts, scores, tmp_path):
     of = train.train(texts, scores, settings(epochs=6), CPU, keep=tmp_path)
-    rows = list(csv.DictReader((tmp_path / TABLE).read_text().splitlines()))
-    losses, validation = ([float(row[name]) for row in rows] for name in ("loss", "validation_rouge"))
-    assert losses[-1] < 0.7 * losses[0]
-    assert validation[of.chosen - 1] == max(validation) and validation.index(max(validation)) == of.chosen - 1
-    assert all(set(sums) == set(METHODS) for sums in of.test.values())
+    rows = epochs_in(tmp_path)
+    assert rows[-1]["loss"] < 0.7 * rows[0]["loss"]
+    assert rows[of.chosen - 1] == max(rows, key=lambda row: row["validation_rouge"])
     assert sum(of.counts.values()) == of.documents["test"]
     for sums in of.test.values():
         low, high = np.mean(sums["worst"]), np.mean(sums["oracle"])
+        assert set(sums) == set(METHODS)
         assert all(low - 1e-9 <= np.mean(values) <= high + 1e-9 for values in sums.values())
 
 
-def test_a_training_that_was_killed_ends_as_an_uninterrupted_one(texts, scores, tmp_path, monkeypatch):
+def test_a_training_that_was_killed_ends_as_an_uninterrupted_one(texts, scores, tmp_path):
     workers = 1  # that stay from epoch to epoch
     whole = train.train(texts, scores, settings(accumulate=2), CPU, workers, tmp_path / "whole")
-    done = Training.done
-
-    def killed(self, **values):
-        done(self, **values)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Training, "done", killed)
+    with killed_in_epoch(2), pytest.raises(KeyboardInterrupt):
         train.train(texts, scores, settings(accumulate=2), CPU, workers, tmp_path / "cut")
     assert train.train(texts, scores, settings(accumulate=2), CPU, workers, tmp_path / "cut") == whole
-    models = [torch.load(tmp_path / name / CHECKPOINT)["model"] for name in ("whole", "cut")]
-    assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
+    assert_same_training(tmp_path / "whole", tmp_path / "cut")
     with pytest.raises(InputError, match=r"is of a training with lr 0\.002, not 0\.001"):
         train.train(texts, scores, settings(accumulate=2, lr=1e-3), CPU, keep=tmp_path / "cut")
 
@@ -486,14 +428,7 @@ def test_own_candidates_are_trained_on_and_ranked_by_two_commands(tmp_path, run_
         assert row["scores"] == pytest.approx(expected, abs=1e-5) and len(expected) == 4 - at
         assert row["best"] == expected.index(max(expected)) and row["id"] == name == f"{at:040x}"
         assert row["summary"] == document.candidates[row["best"]]
-
-
-def test_weights_that_are_not_there_are_one_line(tmp_path, run_here):
-    own = lines_file(tmp_path / "mine.jsonl", 1)
-    assert_refused(run_here(LAB / "rank.py", tmp_path, own, "--device", "cpu"), "cannot read", "ranker.json")
-    (tmp_path / train.RANKER).write_text('{"model": "small", "pad": "[PAD]"}')
-    with pytest.raises(InputError, match=r"holds no weights of labs/simcls/train\.py"):
-        rank.loaded(tmp_path, CPU)
+    assert_refused(run_here(LAB / "rank.py", tmp_path, mine, "--device", "cpu"), "cannot read", "ranker.json")
 
 
 def test_an_encoder_of_a_local_folder_is_trained_and_kept_with_its_configuration(tmp_path, texts, tokens, scores):
@@ -510,7 +445,7 @@ def test_an_encoder_of_a_local_folder_is_trained_and_kept_with_its_configuration
     model, own, lengths = rank.loaded(kept, CPU)
     assert lengths == SIZES["base"].lengths and own(["reads an array"], 9) == tokens(["reads an array"], 9)
     best = torch.load(kept / BEST)["model"]
-    assert all(torch.equal(value, best[name]) for name, value in model.state_dict().items())
+    assert equal(model.state_dict(), best)
 
 
 # The study's tables
@@ -553,17 +488,6 @@ def test_its_interval_is_over_packages_not_documents_and_not_seeds_or_over_seeds
     over = over_seeds(runs, difference("re-ranked", "first"))
     assert (over.mean, over.count) == (pytest.approx(11), 3)
     assert over.high - over.mean == pytest.approx(4.3027 * 1 / math.sqrt(3), rel=1e-4)
-
-
-def test_programs_are_shown_by_all_rounds():
-    speeds = dict(zip(study.PROGRAMS, (10, 20, 20, 15, 30), strict=True))
-    rounds = {
-        name: {at: {"windows": [at + speed] * 3, "bytes": 5e6, "precision": "float32"} for at in range(1, 4)}
-        for name, speed in speeds.items()
-    }
-    one, two, *_ = study.program_rows(rounds)
-    assert (one["documents/s"], one["peak MB"], one["times the baseline"]) == (12, 5, None)
-    assert two["times the one before"].ratio == pytest.approx((21 / 11 * 22 / 12 * 23 / 13) ** (1 / 3))
 
 
 @pytest.fixture(scope="module")

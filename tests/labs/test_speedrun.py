@@ -4,7 +4,7 @@ import json
 import pstats
 import re
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -471,17 +471,3 @@ def test_a_run_of_the_heat_map_that_diverged_is_counted_as_nothing_learned():
         (32, 0.1, ""), (64, 8.0, "1 of 2 diverged")
     ]  # fmt: skip
     assert [row["accuracy %"].mean for row in rows] == pytest.approx([90, 5])
-
-
-def test_published_rows_are_next_to_ours_and_settings_reach_the_programs_only_where_they_are_given(small, tmp_path):
-    words = study.words(small, tmp_path)
-    rows = study.published_rows(
-        tables_of(rows_of(s00=[30, None, 40], s08=[1, 1, 1]))["ladder"],
-        study.race_options(None, study.HERE / f"{LAST}.py", argv=words),
-    )
-    assert [row["who"] for row in rows][-2:] == [f"ours: {NAIVE}", f"ours: {LAST}"]
-    assert "2 of 3 races" in rows[-2]["remark"]
-    assert {row["data"] for row in rows[:-2]} == {"CIFAR-10"}
-    assert "--model" not in words
-    given = study.words(replace(small, model="w8", batch_size=32), tmp_path, "--seed", 3)
-    assert given[-6:] == ["--model", "w8", "--batch-size", "32", "--seed", "3"]

@@ -10,6 +10,7 @@ import warnings
 import pytest
 import torch
 from support import ROOT, assert_refused
+from support.labs import assert_same_training, equal, killed_in_epoch
 
 from common import program as programs
 from common.timing import Plan
@@ -22,7 +23,7 @@ import transformers
 from labs.shared.study import MEASUREMENTS
 from labs.shared.training import Training, epochs_in
 from labs.transformer import model, predict, study, train, with_trainer
-from labs.transformer.data import Example, texts, tokenizer_for
+from labs.transformer.data import Example, tokenizer_for
 from labs.transformer.model import Size
 from walkthrough.results.errors import InputError
 
@@ -74,14 +75,6 @@ def refused(done, *words):
     assert_refused(done, *words)
 
 
-def weights(folder):
-    return torch.load(folder / "checkpoint.pt", weights_only=True)["model"]
-
-
-def same(one, other):
-    return all(torch.equal(value, other[name]) for name, value in one.items())
-
-
 def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, run_here):
     done = run("--epochs", "6", "--lr", "0.03")
     assert done.returncode == 0
@@ -94,7 +87,7 @@ def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, run_here):
     assert result["epoch"] == max(table, key=lambda row: row["validation_accuracy"])["epoch"]
     assert result["seconds"] == pytest.approx(sum(row["seconds"] for row in table))
     saved = transformers.AutoModelForSequenceClassification.from_pretrained(done.folder / "model")
-    assert same(saved.state_dict(), torch.load(done.folder / "best.pt", weights_only=True)["model"])
+    assert equal(saved.state_dict(), torch.load(done.folder / "best.pt", weights_only=True)["model"])
     told = run_here(LAB / "predict.py", done.folder / "model", "rose cherry", "sea", "--device", "cpu").stdout
     lines = [line.split("\t") for line in told.splitlines()]
     assert [(line[0], line[2]) for line in lines] == [("red", "rose cherry"), ("blue", "sea")]
@@ -105,24 +98,15 @@ def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, run_here):
 
 
 @pytest.mark.parametrize("words", [(), ("--workers", "1", "--program", "08_uniform_length")])
-def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, monkeypatch, words):
+def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, words):
     words = ("--epochs", "2", *words)
     whole = run(*words, logdir=tmp_path / "whole")
-    real = Training.done
-
-    def killed_in_the_second(self, **values):
-        if self.rows:
-            raise KeyboardInterrupt
-        real(self, **values)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Training, "done", killed_in_the_second)
+    with killed_in_epoch(2):
         assert run(*words).returncode == 130
     assert len(epochs_in(tmp_path / "train")) == 1
     done = run(*words)
     assert "goes on after epoch 1" in done.stdout
-    assert same(weights(done.folder), weights(whole.folder))
-    assert [row["loss"] for row in epochs_in(done.folder)] == [row["loss"] for row in epochs_in(whole.folder)]
+    assert_same_training(done.folder, whole.folder)
 
 
 def test_the_baseline_and_the_last_program_are_trained_as_they_are_and_settings_are_not_mixed(run, data, tmp_path):
@@ -139,12 +123,6 @@ def test_the_baseline_and_the_last_program_are_trained_as_they_are_and_settings_
     path = data / "train.csv"
     path.write_text(path.read_text().replace(",red", ",x").replace(",blue", ",red").replace(",x", ",blue"))
     refused(run("--epochs", "1", logdir=folders[1]), "is of a training with data")
-
-
-def test_an_epoch_may_be_of_fewer_texts(run, data):
-    options, _ = train.arguments(["--device", "cpu", "--model", "nano", "--batch-size", "8", "--data", str(data)])
-    tested = train.train(options, texts(options), train.LAST, epochs=2, most=20)
-    assert tested["trained_on"] == 16 and 0 <= tested["accuracy"] <= 1
 
 
 def test_a_batch_that_does_not_fit_is_one_line(run, monkeypatch):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from support import ROOT
 from support.labs import lab_options
 
-from labs.scale import study, sweep, train
+from labs.scale import study, train
 from labs.scale.study import EACH, LAST, NEVER, PROGRAMS, SHARDS
 from labs.shared.training import TABLE
 from walkthrough.compare.study import Measurements, NotMeasured, read
@@ -106,8 +106,8 @@ def of_processes(count, *speeds):
     return {"processes": count, "step_ms": step_ms, "images_per_second": {LAST: list(speeds)}}
 
 
-def scaled_rounds(strong=(160.0,) * 3, weak=(200.0,) * 3, one=(100.0, 90.0, 800.0)):
-    first = of_processes(1, *one)
+def scaled_rounds(strong=(160.0,) * 3, weak=(200.0,) * 3):
+    first = of_processes(1, 100.0, 90.0, 800.0)
     return [
         {"strong": [first, of_processes(2, fast)], "weak": [first, of_processes(2, slow)]}
         for fast, slow in zip(strong, weak, strict=True)
@@ -131,15 +131,15 @@ def test_efficiency_is_throughput_over_that_of_as_many_single_processes():
     assert ends[0] == pytest.approx([end / 2 for end in ends[1]]) and ends[0][0] < 0.8 < ends[0][1]
 
 
-def accumulated(last=150.0, each=(100.0, 100.0)):
+def accumulated():
     """Rounds of `accumulation`: three windows of which one is late."""
-    ms, speeds = {LAST: 14.0, EACH: 20.0, NEVER: 11.0}, {LAST: last, NEVER: 200.0}
+    ms, speeds = {LAST: 14.0, EACH: 20.0, NEVER: 11.0}, {LAST: 150.0, NEVER: 200.0, EACH: 100.0}
     return [
         {
             "step_ms": {exchange: [of, of - 1, of + 50] for exchange, of in ms.items()},
-            "images_per_second": {exchange: [of] * 3 for exchange, of in {**speeds, EACH: speed}.items()},
+            "images_per_second": {exchange: [of] * 3 for exchange, of in speeds.items()},
         }
-        for speed in each
+        for _ in range(2)
     ]
 
 
@@ -221,38 +221,25 @@ def test_a_whole_study_fills_every_table_and_figure_of_its_page(studied):
     assert of_page <= set(done.result.tables) and all(done.result.tables.values())
     assert "96 training and 19 validation images of 4 classes, drawn JPEGs" in done.result.notes[0]
     assert not [note for note in done.result.notes if "was not measured" in note]
-    plan = [
-        tuple(settings[name] for name in ("pipeline", "size", "workers", "processes", "epochs", "seed"))
-        for what, settings in done.calls
-        if what == "trained"
+    trained = [
+        (settings["pipeline"], settings["size"], settings["seed"]) for what, settings in done.calls if what == "trained"
     ]
-    assert plan[:7] == [
-        ("jpeg", 224, 2, 1, 2, 0), ("jpeg", 64, 0, 1, 2, 0), ("jpeg", 64, 2, 1, 10, 0), ("resized", 64, 2, 1, 10, 0),
-        ("cached", 64, 2, 1, 10, 0), ("shards", 64, 2, 1, 10, 0),
-        ("shards", 64, 1, 2, 10, 0),
-    ]  # fmt: skip
-    assert len(plan) == 21  # seed after seed
+    assert trained[:3] == [("jpeg", 224, 0), ("jpeg", 64, 0), ("jpeg", 64, 0)] and len(trained) == 21  # seed after seed
     sizes = [(settings["size"], settings["run"]) for what, settings in done.calls if what == "pipelines"]
     assert sizes == [(64, 1), (224, 1), (64, 2), (224, 2), (64, 3), (224, 3), (64, 4), (64, 5)]
 
 
-def test_a_smoke_run_is_short_and_what_fails_is_a_note(studied):
+def test_what_fails_is_a_note(studied):
     done = studied(
         "--quick",
         offline=lambda engine, **_: "Spark needs Java" if engine == "spark" else None,
         trained=lambda pipeline, **_: "out of memory" if pipeline == "cached" else None,
-        swept=lambda **_: "no optuna",
     )
-    tables = done.result.tables
-    assert [row["by"] for row in tables["offline"]] == ["processes"]
-    assert [row["trained from"].partition(",")[0] for row in tables["trainings"]] == [
-        "jpeg", "jpeg", "resized", "shards", "shards"
-    ]  # fmt: skip
-    assert "pipelines_large" not in tables and tables["sweep"] == tables["losses"] == []
-    assert [note for note in done.result.notes if "was not measured" in note] == [
-        "offline was not measured: Spark needs Java", "trained was not measured: out of memory",
-        "swept was not measured: no optuna",
-    ]  # fmt: skip
+    assert [row["by"] for row in done.result.tables["offline"]] == ["processes"]
+    trained = [row["trained from"].partition(",")[0] for row in done.result.tables["trainings"]]
+    assert trained == ["jpeg", "jpeg", "resized", "shards", "shards"]
+    notes = ["offline was not measured: Spark needs Java", "trained was not measured: out of memory"]
+    assert [note for note in done.result.notes if "was not measured" in note] == notes
     with pytest.raises(InputError, match=r"no pipeline could be measured: .*: out of memory"):
         studied("--quick", pipelines=lambda **_: "out of memory")
 
@@ -292,20 +279,12 @@ def test_images_per_second_are_those_after_the_workers_queue_and_of_one_core_in_
 
 def test_strong_scaling_shares_the_batch_and_weak_gives_each_one(options, monkeypatch):
     calls = []
-
-    def together(own, processes, images, passes=1, exchanges=study.EXCHANGES):
-        calls.append((processes, images, passes, exchanges))
-        return len(calls)
-
-    monkeypatch.setattr(study, "together", together)
+    monkeypatch.setattr(study, "together", lambda *more, **exchanges: calls.append((more[1:], exchanges)) or len(calls))
     assert study.scaled(options, 4, run=0) == {"strong": [1, 2, 3], "weak": [1, 4, 5]}
-    assert [call[:2] for call in calls] == [(1, 8), (2, 4), (4, 2), (2, 8), (4, 8)]
-    assert calls[0][3] == (LAST,) and calls[1][3] == (LAST, NEVER)
+    assert [words for words, _ in calls] == [(1, 8), (2, 4), (4, 2), (2, 8), (4, 8)]
+    assert [more["exchanges"] for _, more in calls[:2]] == [(LAST,), (LAST, NEVER)]
     calls.clear()
-    assert study.scaled(options, 4, run=4) == {"strong": [2, 3, 4], "weak": [2, 5, 1]}
-    calls.clear()
-    study.accumulation(options, 2, run=1)
-    assert calls == [(2, 1, 4, (LAST, EACH, NEVER))]
+    assert study.scaled(options, 4, run=4) == {"strong": [2, 3, 4], "weak": [2, 5, 1]}  # the order turns
 
 
 def test_steps_are_timed_with_and_without_an_exchange_by_processes_that_train_together(options, monkeypatch):
@@ -332,19 +311,13 @@ def test_steps_are_timed_with_and_without_an_exchange_by_processes_that_train_to
             study.together(options, 2, 2)
 
 
-def test_a_training_and_a_sweep_are_those_of_the_programs(options, monkeypatch):
+def test_a_training_is_that_of_the_program(options, monkeypatch):
     commands = []
 
     def run(command):
         words = [str(word) for word in command]
         commands.append(words)
         at = next(number for number, word in enumerate(words) if word.endswith(".py"))
-        if words[at].endswith("sweep.py"):
-            own, args = sweep.options_of(words[at + 1 :])
-            assert (args.trials, args.epochs, own.seed, own.image_size, own.data) == (4, 2, 5, 32, options.data)
-            own.logdir.mkdir()
-            (own.logdir / sweep.FILE).write_text('{"trials": []}')
-            return
         args = train.options(words[at + 1 :])
         assert (args.pipeline, args.epochs, args.seed, args.batch_size) == (["shards"], 3, 5 + 7, 8)
         assert (args.image_size, args.workers, args.model, args.data) == (24, 1, "w8", options.data)
@@ -356,4 +329,3 @@ def test_a_training_and_a_sweep_are_those_of_the_programs(options, monkeypatch):
         assert study.trained(options, "shards", 24, 1, processes, 3, 7) == [{"epoch": 1, "top1_accuracy": 0.25}]
     assert commands[0][0] == sys.executable and "torch.distributed.run" not in commands[0]
     assert commands[2][:6] == [*study.TORCHRUN, "2"]
-    assert study.swept(options, 4, 2) == {"trials": []}

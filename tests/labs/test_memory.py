@@ -1,6 +1,5 @@
 """labs/memory: its programs learn the same, its models, `train.py` to the end, and its study by known answers."""
 
-import json
 import re
 import sys
 from dataclasses import replace
@@ -244,11 +243,8 @@ def main(few_digits, tmp_path, run_main):
 
 
 @pytest.mark.long
-def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, monkeypatch):
-    def here(self, what, **settings):
-        return json.loads(json.dumps(getattr(study, what)(self.options, **settings)))
-
-    monkeypatch.setattr(Measurements, "measure", here)
+def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, monkeypatch, measure_here):
+    measure_here(study)
     monkeypatch.setattr(programs, "QUICK", SHORT)
     monkeypatch.setattr(torch, "compile", lambda function: function)  # compiling takes most of a minute
     monkeypatch.setattr(torch._functorch.config, "activation_memory_budget", 1.0)

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader
 
 from common.program import captured
 from labs.scale import data as jpegs
-from labs.scale import drawing, gpu_decode, pipelines, preprocess, shards
+from labs.scale import drawing, pipelines, preprocess, shards
 from labs.scale.data import Cached, Jpegs, as_float, as_uint8
 from labs.scale.model import mobilenet, width_of
 from labs.scale.pipelines import Pipeline
@@ -103,17 +103,6 @@ def test_a_model_has_the_published_count_of_parameters_and_its_width_by_its_name
 
 
 # Prepared images
-
-
-def test_resized_and_cached_images_are_those_of_the_jpegs(drawn, prepared_32px):
-    for part, count in (("train", 96), ("val", 19)):
-        large = Jpegs(drawn, part, as_uint8(32))
-        small, cached = Jpegs(prepared_32px["resized"], part, as_uint8()), Cached(prepared_32px["cached"], part)
-        assert len(large) == len(small) == len(cached) == count
-        assert small.targets == cached.labels == large.targets
-        assert torch.equal(small[5][0], cached[5][0])
-        assert (small[5][0].float() - large[5][0].float()).abs().mean() < 6  # compressed a second time
-        assert small.source == cached.source == "drawn JPEGs"
 
 
 def test_a_shard_is_a_tar_file_of_small_jpegs_and_labels_dealt_once_and_evenly(drawn, prepared_32px):
@@ -356,17 +345,6 @@ def test_a_random_crop_is_a_part_of_the_image_at_times_mirrored(monkeypatch):
 
 
 # Decoding on a GPU
-
-
-def test_files_decoded_as_on_a_gpu_are_those_of_the_cpu(drawn):
-    samples = Jpegs(drawn, "train", gpu_decode.as_bytes)
-    labels, lengths, files = gpu_decode.encoded_batch([samples[index] for index in (0, 30, 95)])
-    wanted = torch.stack([as_float(32)(samples.samples[index][0]) for index in (0, 30, 95)])
-    assert labels.tolist() == [0, 1, 3] and len(files) == lengths.sum()
-    assert ((gpu_decode.NvjpegDecoder(32, CPU)(lengths, files) - wanted).abs() * OF_255).max() < 4
-    torch.manual_seed(0)
-    crops = gpu_decode.NvjpegDecoder(32, CPU, crops=True)(lengths, files)
-    assert crops.shape == wanted.shape and ((crops - wanted).abs() * OF_255).mean() > 4
 
 
 @pytest.mark.parametrize("name", ["nvjpeg", "dali"])

@@ -13,7 +13,7 @@ from support.labs import lab_options
 from torch import nn
 
 from labs.shared.images import DataSet, Images
-from labs.shared.study import MEASUREMENTS, as_stored
+from labs.shared.study import as_stored
 from labs.speedrun import data, race, study
 from labs.speedrun.ablations import IDEAS
 from labs.speedrun.data import DeviceBatches, crops, cutouts, views
@@ -329,13 +329,10 @@ def claims_of(*tables, on_gpu=False):
 
 
 @pytest.fixture
-def small(few_digits, tmp_path, monkeypatch):
+def small(few_digits, tmp_path, monkeypatch, measure_here):
     """The study's program with little to do, its measurements in this process."""
 
-    def here(self, what, **settings):
-        return json.loads(json.dumps(MEASUREMENTS[what](self.options, **json.loads(json.dumps(settings)))))
-
-    monkeypatch.setattr(Measurements, "measure", here)
+    measure_here(study)
     monkeypatch.setattr(torch, "compile", lambda function: function)
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     short = data.Setting(0.05, 16, "w4", 8, {NAIVE: data.Plan(2, 0.1)})

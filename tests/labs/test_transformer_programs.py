@@ -45,13 +45,20 @@ def texts():
     return Texts(*(tuple(example(number) for number in range(size)) for size in (84, 12, 12)), CLASSES, "made up")
 
 
-@pytest.fixture
-def program(texts, monkeypatch):
+@pytest.fixture(scope="module")
+def program(texts):
     """program(name, *words): a numbered program, captured, on the made-up texts, with a tiny model on a CPU."""
-    monkeypatch.setitem(SIZES, "tiny", Size(layers=1, width=32, heads=2, hidden=64, max_tokens=48))
-    monkeypatch.setattr(data, "texts", lambda _: texts)
     words = ("--device", "cpu", "--batch-size", str(BATCH), "--workers", "0", "--precision", "fp32")
-    return lambda name, *more: captured(PROGRAMS[name], [*words, *more])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(SIZES, "tiny", Size(layers=1, width=32, heads=2, hidden=64, max_tokens=48))
+        patch.setattr(data, "texts", lambda _: texts)
+        yield lambda name, *more: captured(PROGRAMS[name], [*words, *more])
+
+
+@pytest.fixture(scope="module")
+def baseline(program):
+    """(loss, {weight: gradient}) of the first program."""
+    return loss_and_gradients(program("00_baseline"))
 
 
 @pytest.fixture(autouse=True)
@@ -90,18 +97,6 @@ def loss_and_gradients(of):
 def test_no_program_changes_the_loss_or_the_gradients_of_a_batch(name, program, baseline):
     """Whole batches, fixed padding and eager attention, and parts, SDPA, other padding, packing."""
     assert_learns_as(baseline, program(name))
-
-
-@pytest.fixture(scope="module")
-def of_baseline():
-    """What `baseline` keeps."""
-    return []
-
-
-@pytest.fixture
-def baseline(program, of_baseline):
-    """(loss, {weight: gradient}) of the first program, computed once."""
-    return (of_baseline or of_baseline.append(loss_and_gradients(program("00_baseline"))) or of_baseline)[0]
 
 
 def assert_learns_as(baseline, of):

@@ -14,13 +14,12 @@ from support.labs import assert_same_training, equal, killed_in_epoch
 
 from common import program as programs
 from common.timing import Plan
-from walkthrough.compare.study import Measurements, read
+from walkthrough.compare.study import read
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -r tests/requirements.txt")
 
 import transformers
 
-from labs.shared.study import MEASUREMENTS
 from labs.shared.training import Training, epochs_in
 from labs.transformer import model, predict, study, train, with_trainer
 from labs.transformer.data import Example, tokenizer_for
@@ -182,7 +181,7 @@ def test_trainers_script_trains_and_saves_a_model_that_predicts(data, tmp_path, 
 
 
 @pytest.fixture
-def main(tmp_path, monkeypatch, run_main):
+def main(tmp_path, monkeypatch, run_main, measure_here):
     """main(*words): the study's program in this process, measurements included: exit code and stderr."""
     for part, count in (("train", 80), ("validation", 20), ("test", 20)):  # texts of 1 to 20 words
         rows = [f"{' '.join(['ab'[number % 2]] * (1 + number * 7 % 20))},{number % 2}" for number in range(count)]
@@ -190,10 +189,7 @@ def main(tmp_path, monkeypatch, run_main):
     for name in ("nano", "base", "tiny"):  # "base" is as small, so that predicting takes no time
         monkeypatch.setitem(model.SIZES, name, Size(layers=1, width=16, heads=2, hidden=32, max_tokens=24))
 
-    def here(self, what, **settings):
-        return json.loads(json.dumps(MEASUREMENTS[what](self.options, **settings)))
-
-    monkeypatch.setattr(Measurements, "measure", here)
+    measure_here(study)
     base = ["--quick", "--device", "cpu", "--model", "nano", "--logdir", tmp_path, "--data", tmp_path]
     return lambda *words: run_main(study, *base, "--batch-size", 16, *words)
 

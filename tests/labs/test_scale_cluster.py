@@ -14,7 +14,7 @@ from support import ROOT, assert_refused, run_program, still_there
 from support.labs import lab_options
 
 from labs.scale import slurm
-from labs.shared.cluster import Cluster, add_cluster_options, answers, cluster_of, run
+from labs.shared.cluster import Cluster, add_cluster_options, cluster_of, run
 from labs.shared.study import measurements
 from walkthrough.compare.study import NotMeasured
 from walkthrough.results.errors import InputError
@@ -26,24 +26,16 @@ needs_submitit = pytest.mark.skipif(
 )
 
 
-def of_slurm(test):
-    """Mark a test that submits jobs to SLURM."""
-    for mark in needs_slurm:
-        test = mark(test)
-    return test
-
-
-needs_slurm = [
-    pytest.mark.slurm,
-    pytest.mark.skipif(
-        not (shutil.which("slurmctld") and shutil.which("munged")),
-        reason="SLURM is not installed: apt install slurm-wlm munge",
-    ),
-    pytest.mark.xdist_group("slurm"),
-    needs_submitit,
-]
-
-
+slurm_here = pytest.param(
+    "slurm",
+    marks=[
+        pytest.mark.slurm,
+        pytest.mark.skipif(
+            not (shutil.which("slurmctld") and shutil.which("munged")),
+            reason="SLURM is not installed: apt install slurm-wlm munge",
+        ),
+    ],
+)
 MEASURE = """
 import os, signal
 from walkthrough.results.errors import InputError
@@ -77,10 +69,6 @@ def program(tmp_path, options):
     return path
 
 
-def local(tmp_path, **settings):
-    return Cluster("local", tmp_path / "jobs", **settings)
-
-
 def parsed(*words):
     parser = ArgumentParser()
     add_cluster_options(parser)
@@ -102,7 +90,7 @@ def test_a_cluster_is_what_the_command_line_asks_for_and_what_is_missing_is_one_
     chosen = cluster_of(parsed("--cluster", "local", "--cpus", "2", "--minutes", "5", "--at-a-time", "3"), tmp_path, 1)
     assert chosen == Cluster("local", tmp_path, cpus=2, gpus=1, minutes=5, at_a_time=3)
     with pytest.raises(InputError, match="2 nodes need --cluster slurm"):
-        next(run(local(tmp_path), slurm.on_task, [None], nodes=2))
+        next(run(Cluster("local", tmp_path), slurm.on_task, [None], nodes=2))
 
 
 def test_a_command_line_that_makes_no_sense_is_refused(run_here):
@@ -113,26 +101,38 @@ def test_a_command_line_that_makes_no_sense_is_refused(run_here):
 # Processes of this machine
 
 
-def grid(options, program, jobs):
-    """A study's grid: numbers of which two fail, and again, as after a cut, with another one."""
-    first = measurements("mine", options, program, jobs=jobs)
-    numbers = [{"number": number} for number in (4, 7, 2, 8)]
-    assert first.several("squared", numbers, processes=2) == [{"square": 16}, None, {"square": 4}, None]
-    with pytest.raises(NotMeasured, match="its folder is gone"):
-        first.measure("squared", number=7)  # says why, and is not run here
-    with pytest.raises(NotMeasured, match="killed by SIGKILL"):
-        first.measure("squared", number=8)
-    assert sorted((options.logdir / "calls").read_text().split()) == ["2", "4", "7", "8"]
-    again = measurements("mine", options, program, jobs=jobs)
-    assert again.several("squared", [*numbers[:3:2], {"number": 5}], processes=2) == [
-        {"square": 16}, {"square": 4}, {"square": 25},
-    ]  # fmt: skip
-    assert sorted((options.logdir / "calls").read_text().split()) == ["2", "4", "5", "7", "8"]
+@pytest.fixture
+def slurm_of_two_nodes(tmp_path, monkeypatch):
+    """A SLURM of this machine."""
+    folder, two = tmp_path / "slurm", os.environ | {"NODES": "2"}
+    started = subprocess.run([SCRIPT, "start", folder], env=two, capture_output=True, text=True, timeout=120)
+    assert started.returncode == 0, started.stderr
+    assert started.stdout == f"export SLURM_CONF={folder}/slurm.conf\n"
+    pids = [int(path.read_text()) for path in folder.glob("*.pid")]
+    assert len(pids) == 4  # munged, slurmctld, two slurmd
+    monkeypatch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
+    yield
+    subprocess.run([SCRIPT, "stop", folder], check=True, timeout=120)
+    assert still_there(pids) == [] and not folder.exists()
 
 
 @needs_submitit
-def test_a_studys_grid_runs_as_jobs_and_goes_on_after_a_cut(tmp_path, options, program):
-    grid(options, program, local(tmp_path, at_a_time=3))
+@pytest.mark.parametrize("kind", ["local", slurm_here])
+def test_a_studys_grid_runs_as_jobs_and_goes_on_after_a_cut(kind, request, tmp_path, options, program):
+    if kind == "slurm":
+        request.getfixturevalue("slurm_of_two_nodes")
+    jobs = Cluster(kind, tmp_path / "jobs", minutes=5, at_a_time=3)
+    first = measurements("mine", options, program, jobs=jobs)
+    numbers = [{"number": number} for number in (4, 7, 2, 8)]
+    assert first.several("squared", numbers, processes=2) == [{"square": 16}, None, {"square": 4}, None]
+    for number, why in ((7, "its folder is gone"), (8, "killed by SIGKILL")):
+        with pytest.raises(NotMeasured, match=why):  # says why, and is not run here
+            first.measure("squared", number=number)
+    assert sorted((options.logdir / "calls").read_text().split()) == ["2", "4", "7", "8"]
+    again = measurements("mine", options, program, jobs=jobs)
+    numbers = [{"number": number} for number in (4, 2, 5)]
+    assert [answer["square"] for answer in again.several("squared", numbers, processes=2)] == [16, 4, 25]
+    assert sorted((options.logdir / "calls").read_text().split()) == ["2", "4", "5", "7", "8"]
 
 
 @needs_submitit
@@ -164,37 +164,3 @@ def test_whoever_waits_is_ended_and_jobs_with_it(tmp_path):
     program.terminate()
     assert program.wait(60) == 128 + signal.SIGTERM
     assert still_there([*map(int, pids)]) == []
-
-
-# A SLURM of this machine
-
-
-@pytest.fixture(scope="module")
-def slurm_of_two_nodes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slurm") / "s"
-    started = subprocess.run(
-        [SCRIPT, "start", folder], env=os.environ | {"NODES": "2"}, capture_output=True, text=True, timeout=120
-    )
-    assert started.returncode == 0, started.stderr
-    assert started.stdout == f"export SLURM_CONF={folder}/slurm.conf\n"
-    pids = [int(path.read_text()) for path in folder.glob("*.pid")]
-    assert len(pids) == 4  # munged, slurmctld, two slurmd
-    before = os.environ.get("SLURM_CONF")
-    os.environ["SLURM_CONF"] = f"{folder}/slurm.conf"
-    yield
-    del os.environ["SLURM_CONF"]
-    os.environ.update({"SLURM_CONF": before} if before else {})
-    subprocess.run([SCRIPT, "stop", folder], check=True, timeout=120)
-    assert still_there(pids) == [] and not folder.exists()
-
-
-@pytest.fixture
-def on_slurm(slurm_of_two_nodes, tmp_path):
-    return Cluster("slurm", tmp_path / "jobs", minutes=5)
-
-
-@of_slurm
-def test_a_studys_grid_is_a_slurm_array_and_a_partition_that_is_not_there_is_told(on_slurm, options, program):
-    grid(options, program, on_slurm)
-    with pytest.raises(InputError, match=r"jobs could not be submitted: sbatch: error: .*[Ii]nvalid partition"):
-        next(answers(Cluster("slurm", on_slurm.folder, partition="none"), ("python",), [{}], 60))

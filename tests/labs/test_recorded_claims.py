@@ -42,5 +42,5 @@ def test_claims_are_decided_by_the_intervals_of_the_tables(path):
     }
     pairs = [*zip(recorded.claims, claims(tables, recorded.on_gpu), strict=True)]
     changed = [(before, after) for before, after in pairs if (before.low, before.high) != (after.low, after.high)]
-    assert len(changed) > len(pairs) / 3
+    assert changed  # speedrun's are nearly all of its races, whatever the tables say
     assert {after.holds for _, after in changed} == {None}

@@ -403,6 +403,17 @@ def test_the_ladder_counts_failures_and_compares_pairs_that_both_reached():
 
 
 @pytest.mark.parametrize(
+    ("naive", "last", "holds"),
+    [
+        ([30, 33, 36], [1, 1.1, 1.2], True), ([30, 33, 36], [10, 11, 12], False), ([30, 30, 30], [2, 3, 4], None),
+        ([30], [1], None), ([None] * 3, [1, 1, 1], None),
+    ],
+)  # fmt: skip
+def test_ten_times_as_fast_holds_by_its_interval_alone(naive, last, holds):
+    assert claims_of(rows_of(s00=naive, s08=last))["all"].holds is holds
+
+
+@pytest.mark.parametrize(
     ("reached", "races", "low", "holds"),
     [(25, 25, 0.863, None), (47, 47, 0.925, None), (48, 48, 0.926, True), (30, 50, 0.452, False), (0, 5, 0, False)],
 )

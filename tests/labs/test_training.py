@@ -1,14 +1,14 @@
 """The epochs of a training: what a cut leaves, what it goes on from, which weights are the best; the schedule."""
 
-import csv
 from dataclasses import dataclass
 from importlib import import_module
 
 import pytest
 import torch
+from support.labs import assert_same_training, equal
 from torch import nn
 
-from labs.shared.training import BEST, CHECKPOINT, TABLE, Training, packed, rising_then_falling, unpacked
+from labs.shared.training import BEST, CHECKPOINT, Training, epochs_in, packed, rising_then_falling, unpacked
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import write_whole
 
@@ -57,19 +57,17 @@ def test_a_smoke_run_has_a_folder_of_its_own_and_does_not_block_the_real_one(nam
 
 
 def test_a_training_that_was_cut_off_goes_on_bit_by_bit(tmp_path, capsys):
-    whole, at_once = train(tmp_path / "whole", 4)
+    train(tmp_path / "whole", 4)
     with pytest.raises(Cut):
         train(tmp_path / "cut", 4, cut_in=4)
-    resumed, model = train(tmp_path / "cut", 4)
+    train(tmp_path / "cut", 4)
     assert "goes on after epoch 3" in capsys.readouterr().out
-    assert [row["loss"] for row in resumed.rows] == [row["loss"] for row in whole.rows]
-    assert same(model, at_once.state_dict())
-    with (tmp_path / "cut" / TABLE).open() as file:
-        assert [int(row["epoch"]) for row in csv.DictReader(file)] == [1, 2, 3, 4]
+    assert_same_training(tmp_path / "whole", tmp_path / "cut")
+    assert [row["epoch"] for row in epochs_in(tmp_path / "cut")] == [1, 2, 3, 4]
 
 
 def same(model, weights):
-    return all(torch.equal(value, weights[name]) for name, value in model.state_dict().items())
+    return equal(model.state_dict(), weights)
 
 
 def test_the_weights_of_the_best_epoch_are_kept_and_found_again(tmp_path):
@@ -104,31 +102,23 @@ def test_a_kill_between_the_two_files_leaves_the_weights_of_the_row_that_is_the_
     assert same(model, kept["model"])
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda path: path.unlink(), "missing"),
-        (lambda path: path.write_bytes(path.read_bytes()[:99]), ""),
-        (lambda path: path.write_bytes(packed({"epoch": 1, "model": {}})), "they are of epoch 1"),
-    ],
-)
-def test_weights_that_are_not_the_best_epochs_are_refused_by_their_own_name(tmp_path, damage, words):
+def test_files_that_cannot_be_used_are_refused_by_their_own_name_and_left(tmp_path):
     train(tmp_path, 3)
-    damage(tmp_path / BEST)
-    with pytest.raises(InputError, match=rf"best\.pt does not hold the weights of epoch 2 \(.*{words}.*\)"):
-        train(tmp_path, 4)
-
-
-def test_another_trainings_or_a_damaged_checkpoint_is_refused_and_left(tmp_path):
-    train(tmp_path, 1)
-    content = (tmp_path / CHECKPOINT).read_bytes()
+    checkpoint, best = (tmp_path / CHECKPOINT).read_bytes(), (tmp_path / BEST).read_bytes()
     with pytest.raises(InputError, match=r"of a training with lr 0\.1, not 0\.2"):
-        train(tmp_path, 2, settings=Settings(lr=0.2))
-    for broken in (content[: len(content) // 2], b"", b"no zip"):
-        (tmp_path / CHECKPOINT).write_bytes(broken)
-        with pytest.raises(InputError, match="damaged or no checkpoint"):
-            train(tmp_path, 2)
-        assert (tmp_path / CHECKPOINT).read_bytes() == broken
+        train(tmp_path, 4, settings=Settings(lr=0.2))
+    damaged = r"best\.pt does not hold the weights of epoch 2 "
+    for name, content, words in (
+        (BEST, best[:99], damaged),
+        (BEST, packed({"epoch": 1, "model": {}}), damaged + r"\(.*they are of epoch 1"),
+        (BEST, None, damaged + r"\(it is missing"),
+        (CHECKPOINT, checkpoint[: len(checkpoint) // 2], r"checkpoint\.pt is damaged or no checkpoint"),
+        (CHECKPOINT, b"", r"checkpoint\.pt is damaged or no checkpoint"),
+    ):
+        (tmp_path / name).unlink() if content is None else (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=words):
+            train(tmp_path, 4)
+        assert content is None or (tmp_path / name).read_bytes() == content
 
 
 def test_a_loss_that_is_no_number_ends_the_training_before_it_is_kept(tmp_path):

@@ -2,12 +2,14 @@
 
 import io
 import json
+import sys
 
 import pytest
 from rich.console import Console
 from support import run_program
 
 from common.options import Defaults, Workload, step_options
+from labs.shared.extras import imported
 from labs.shared.study import FILE, as_stored, cell, lab_options, ladder_rows, measurements, report
 from walkthrough.compare.statistics import Ratio
 from walkthrough.compare.study import Claim, NotMeasured, claim, interval, kept_path, read, show, write
@@ -210,3 +212,22 @@ def test_a_claim_is_decided_by_its_interval_or_says_what_it_needs(value, limits,
     assert found.verdict == verdict
     assert found.holds is {"holds": True, "does not hold": False}.get(verdict)
     assert (found.needs is None) == (found.holds is not None)
+
+
+# Packages that only some labs need
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("no_such_module", "no_such_module"), ("sklearn.datasets", "scikit-learn"), ("half", "something_it_needs")],
+)
+def test_a_missing_package_is_one_line_that_says_how_to_install_it(monkeypatch, tmp_path, module, package):
+    (tmp_path / "half.py").write_text("import something_it_needs")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(InputError) as refused:
+        imported(module, "mine", "accuracy")
+    assert imported("json.decoder", "mine", "accuracy") is json.decoder
+    for words in (f"needs {package},", f"pip install {package},", "pip install -r labs/mine/requirements.txt"):
+        assert words in str(refused.value)

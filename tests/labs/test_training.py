@@ -111,14 +111,17 @@ def test_files_that_cannot_be_used_are_refused_by_their_own_name_and_left(tmp_pa
     for name, content, words in (
         (BEST, best[:99], damaged),
         (BEST, packed({"epoch": 1, "model": {}}), damaged + r"\(.*they are of epoch 1"),
-        (BEST, None, damaged + r"\(it is missing"),
         (CHECKPOINT, checkpoint[: len(checkpoint) // 2], r"checkpoint\.pt is damaged or no checkpoint"),
         (CHECKPOINT, b"", r"checkpoint\.pt is damaged or no checkpoint"),
     ):
-        (tmp_path / name).unlink() if content is None else (tmp_path / name).write_bytes(content)
+        (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=words):
             train(tmp_path, 4)
-        assert content is None or (tmp_path / name).read_bytes() == content
+        assert (tmp_path / name).read_bytes() == content
+    (tmp_path / CHECKPOINT).write_bytes(checkpoint)
+    (tmp_path / BEST).unlink()
+    with pytest.raises(InputError, match=damaged + r"\(it is missing"):
+        train(tmp_path, 4)
 
 
 def test_a_loss_that_is_no_number_ends_the_training_before_it_is_kept(tmp_path):

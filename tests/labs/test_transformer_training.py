@@ -228,8 +228,8 @@ def test_a_small_study_fills_every_table_and_decides_claims(main, tmp_path, monk
 
 def test_a_study_that_cannot_be_made_is_one_line(main, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for words in (("--model", "no-such-model"), ("--image-size", "32"), ("--data", "/nowhere")):
-        assert_refused(main(*words), words[-1] if words[-1] != "32" else "--image-size")
+    for option, value in (("--model", "no-such-model"), ("--image-size", "32"), ("--data", "/nowhere")):
+        assert_refused(main(option, value), option)
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert_refused(main(), "pip install -r labs/transformer/requirements.txt")
 

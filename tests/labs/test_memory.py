@@ -1,6 +1,5 @@
 """labs/memory: its programs learn the same, its models, `train.py` to the end, and its study by known answers."""
 
-import re
 import sys
 from dataclasses import replace
 from functools import partial
@@ -17,7 +16,7 @@ from torchvision.models import resnext50_32x4d
 
 from common import program as programs
 from common.timing import Plan
-from labs.memory import data, study, train
+from labs.memory import data, study
 from labs.memory.model import PUBLISHED, resnext
 from labs.memory.study import BASELINE, CHECKPOINTED, COMPILED, HALF, RUNS, Study
 from labs.shared.training import epochs_in
@@ -190,14 +189,6 @@ def test_checkpointing_trains_the_same_half_precision_nearly_and_settings_are_no
     monkeypatch.setattr("labs.shared.training.autocast_dtype", lambda device, precision: torch.float16)
     done = run("--epochs", "2", "--precision", "auto", logdir=folders[2])  # which is another on another GPU
     assert_refused(done, "precision bf16, not fp16")
-
-
-def test_the_commands_that_the_page_shows_are_understood_and_do_not_meet_in_one_folder():
-    text = (ROOT / "docs" / "labs" / "memory.md").read_text()
-    commands = re.findall(r"^    .*python labs/memory/train\.py ([^#\n]*)", text, re.MULTILINE)
-    parsed = [train.parsed([*words.split(), "--device", "cpu"]) for words in commands]
-    assert [(options.quick, epochs) for options, epochs, *_ in parsed] == [(False, 200), (True, 2), (False, 2)]
-    assert len({options.logdir for options, *_ in parsed}) == 3
 
 
 WRONG = ["--lr 0", "--batch-size 1000", "--model resnet18", "--epochs 0", "--workers -1", "--download"]

@@ -1,10 +1,12 @@
 """The epochs of a training: what a cut leaves, what it goes on from, which weights are the best; the schedule."""
 
+import re
 from dataclasses import dataclass
 from importlib import import_module
 
 import pytest
 import torch
+from support import ROOT
 from support.labs import assert_same_training, equal
 from torch import nn
 
@@ -47,13 +49,22 @@ PARSERS = ["memory.train.parsed", "simcls.train.options", "transformer.train.arg
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_a_smoke_run_has_a_folder_of_its_own_and_does_not_block_the_real_one(name, tmp_path):
-    module, _, function = name.rpartition(".")
-    trainer = import_module(f"labs.{module}")
+def test_a_smoke_run_has_a_folder_of_its_own_and_the_commands_of_the_page_are_understood(name, tmp_path, monkeypatch):
+    lab, program, function = name.split(".")
+    trainer = import_module(f"labs.{lab}.{program}")
     parsed = getattr(trainer, function)
     real, smoke = (parsed(["--device", "cpu", *words])[0].logdir for words in ((), ("--quick",)))
     assert (real, smoke) == (trainer.FOLDER, trainer.FOLDER.with_name(f"{trainer.FOLDER.name}-quick"))
     assert parsed(["--device", "cpu", "--quick", "--logdir", str(tmp_path)])[0].logdir == tmp_path
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "DIR", tmp_path / "logs" / "labs" / "scale" / "train"):
+        path.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "bart.jsonl").touch()
+    page = (ROOT / "docs" / "labs" / f"{lab}.md").read_text()
+    commands = re.findall(rf"^ .*python labs/{lab}/{program}\.py([^#\n]*)", page, re.MULTILINE)
+    for words in commands:
+        parsed([*words.split(), "--device", "cpu"])
+    assert len(commands) >= 2
 
 
 def test_a_training_that_was_cut_off_goes_on_bit_by_bit(tmp_path, capsys):

@@ -282,7 +282,7 @@ def test_accuracies_and_minutes_of_whole_trainings_are_compared_by_pairs_next_to
 # The page
 
 
-def test_every_argument_of_trainer_that_the_page_names_exists_and_its_commands_can_be_parsed():
+def test_every_argument_of_trainer_that_the_page_names_exists():
     section = PAGE.partition("## With Hugging Face's Trainer")[2].partition("\n## ")[0]
     table = [line for line in section.splitlines() if line.startswith("|")][2:]
     names = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
@@ -292,7 +292,3 @@ def test_every_argument_of_trainer_that_the_page_names_exists_and_its_commands_c
     assert len(told) >= 15 and set(told) <= names
     collators = {name for line in table for name in re.findall(r"DataCollator\w+", line)}
     assert collators and all(hasattr(transformers, name) for name in collators)
-    lines = [*PAGE.splitlines(), *train.__doc__.splitlines()]
-    commands = [line.partition("/train.py ")[2].partition("#")[0].split() for line in lines if "`" not in line]
-    parsed = [train.arguments([*words, "--device", "cpu"]) for words in commands if words]
-    assert len(parsed) >= 4

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from support import ROOT, is_running, start_program, still_there
@@ -169,3 +170,10 @@ def test_a_step_whose_command_is_killed_ends_with_its_workers(step, tmp_path):
         assert [is_running(pid) for pid in pids] == [True, True]
         command.kill()
         assert still_there(pids) == []
+
+
+def test_an_answer_is_written_in_one_piece_as_others_may_write_into_the_same_pipe(monkeypatch):
+    written = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=written.append, flush=lambda: None))
+    isolated.print_answer({"value": 1})
+    assert written == ['{"answer": {"value": 1}}\n']

@@ -5,16 +5,7 @@ import os
 import shutil
 
 import pytest
-from support.recorded import (
-    EVENTS,
-    STEPS,
-    TRACE,
-    a_result,
-    each_event,
-    edit,
-    edit_trace,
-    sum_up,
-)
+from support.recorded import EVENTS, STEPS, TRACE, a_result, each_event, edit, edit_trace, sum_up
 
 from walkthrough.records import record as recording
 from walkthrough.results import result
@@ -102,18 +93,13 @@ SPOILED = {
     "a foreign file": (text("00_baseline/notes.txt", "hello"), ["00_baseline/notes.txt", "no file of a record"]),
     "a hidden file": (text(".bashrc", ""), [".bashrc"]),
     "a name that a terminal obeys": (text("\x1b[31mred", ""), ["\ufffd[31mred"]),
-    "an edited figure": (
-        lambda folder: edit(folder / "01_amp/result.json", lambda value: value.update(batch_bytes=1)),
-        ["01_amp/result.json is not what its runs give"],
-    ),
+    "an edited figure": (lambda folder: edit(folder / "01_amp/result.json", lambda value: value.update(batch_bytes=1)),
+     ["01_amp/result.json is not what its runs give"]),
     "an edited page": (
         lambda folder: (folder / "README.md").write_text((folder / "README.md").read_text().replace("32001", "99001")),
         ["README.md is not the page"],
     ),
-    "an edited median": (
-        run(lambda value: value["samples_per_second"].update(median=32_002.0)),
-        ["its median, 32002"],
-    ),
+    "an edited median": (run(lambda value: value["samples_per_second"].update(median=32_002.0)), ["its median, 32002"]),
     "an edited window": (run(windows(1.0, 2.0, 3.0, 4.0, 5.0), summed=False), ["runs/1.json: its median, 32001"]),
     "four windows": (run(windows(32000.0, 32001.0, 32001.0, 32002.0)), ["4 windows"]),
     "step times out of order": (run(lambda value: value["step_ms"].update(p10=1.1)), ["not in order"]),
@@ -121,58 +107,38 @@ SPOILED = {
     "another device": (run(lambda value: value.update(device="Best GPU")), ["device is 'Best GPU', in record.json"]),
     "another image size": (run(lambda value: value.update(image_size=32)), ["setup differs from run to run"]),
     "another torch": (run(lambda value: value["environment"].update(torch="1.0.0")), ["torch is '1.0.0'"]),
-    "another trace": (
-        run(lambda value: value.update(trace=a_result("01_amp", 1).trace)),
-        ["trace differs from run to run"],
-    ),
+    "another trace": (run(lambda value: value.update(trace=a_result("01_amp", 1).trace)),
+     ["trace differs from run to run"]),
     "another precision in one run": (run(lambda value: value.update(precision="float16")), ["precision differs"]),
     "tokens whose median is edited": (
         run(lambda value: value.update(tokens_per_second={"median": 2.0, "windows": [1.0, 1.0, 1.0]})),
         ["its median, 2 tokens/s, is not that of its windows, 1"],
     ),
-    "no precision": (
-        run(lambda value: value.pop("precision"), summed=False),
-        ["runs/1.json is broken", "field `precision`"],
-    ),
+    "no precision": (run(lambda value: value.pop("precision"), summed=False),
+     ["runs/1.json is broken", "field `precision`"]),
     "another batch in one run": (run(lambda value: value.update(batch_size=33)), ["batch_size differs"]),
     "a size beyond all numbers": (run(lambda value: value.update(batch_bytes=10**400), summed=False), ["batch_bytes"]),
-    "uncommitted code": (
-        run(lambda value: value["environment"].update(git="0123456789ab-dirty")),
-        ["which is not a commit"],
-    ),
-    "no time": (
-        run(lambda value: value.update(started="yesterday")),
-        ["'yesterday' as 'started', which is not a time"],
-    ),
+    "uncommitted code": (run(lambda value: value["environment"].update(git="0123456789ab-dirty")),
+     ["which is not a commit"]),
+    "no time": (run(lambda value: value.update(started="yesterday")),
+     ["'yesterday' as 'started', which is not a time"]),
     "a field too many": (run(lambda value: value.update(more=1), summed=False), ["fields that no result has"]),
-    "a field too few": (
-        run(lambda value: value.pop("notes"), summed=False),
-        ["runs/1.json is broken", "required field `notes`"],
-    ),
+    "a field too few": (run(lambda value: value.pop("notes"), summed=False),
+     ["runs/1.json is broken", "required field `notes`"]),
     "a text that a terminal obeys": (run(lambda value: value.update(notes=["\x1b[2J"])), ["odd text (\ufffd[2J)"]),
     "another schema": (header(schema=3), ["record.json has schema 3"]),
     "runs of another schema": (run(lambda value: value.update(schema=1), summed=False), ["1.json has schema 1"]),
     "a header with more in it": (header(more=1), ["record.json holds fields that no record has"]),
-    "a header with less in it": (
-        setting(lambda settings: settings.pop("seed")),
-        ["record.json is broken", "missing required field `seed`"],
-    ),
-    "a header of wrong types": (
-        setting(lambda settings: settings.update(quick=1)),
-        ["record.json is broken", "$.settings.quick"],
-    ),
-    "a setting that is too small": (
-        setting(lambda settings: settings.update(seed=-1)),
-        ["record.json is broken", "$.settings.seed"],
-    ),
-    "instructions that no CPU has": (
-        setting(lambda settings: settings.update(instructions="a b")),
-        ["record.json is broken", "$.settings.instructions"],
-    ),
-    "words with a folder": (
-        setting(lambda settings: settings.update(words=["--cache", "/home/ann"])),
-        ["record.json holds '/home/ann' as 'words', which is not an option"],
-    ),
+    "a header with less in it": (setting(lambda settings: settings.pop("seed")),
+     ["record.json is broken", "missing required field `seed`"]),
+    "a header of wrong types": (setting(lambda settings: settings.update(quick=1)),
+     ["record.json is broken", "$.settings.quick"]),
+    "a setting that is too small": (setting(lambda settings: settings.update(seed=-1)),
+     ["record.json is broken", "$.settings.seed"]),
+    "instructions that no CPU has": (setting(lambda settings: settings.update(instructions="a b")),
+     ["record.json is broken", "$.settings.instructions"]),
+    "words with a folder": (setting(lambda settings: settings.update(words=["--cache", "/home/ann"])),
+     ["record.json holds '/home/ann' as 'words', which is not an option"]),
     "another environment": (
         lambda folder: edit(folder / "record.json", lambda value: value["environment"].update(cores=8)),
         ["cores is 16, in record.json it is 8"],
@@ -186,10 +152,8 @@ SPOILED = {
     "JSON that is a list": (text("record.json", "[]\n"), ["record.json is broken: not an object"]),
     "NaN": (run(lambda value: value["step_ms"].update(p10=float("nan")), summed=False), ["NaN is not a finite number"]),
     "a key that is there twice": (text("record.json", '{"schema": 1, "schema": 1}'), ["a key is there twice"]),
-    "a page with a path": (
-        lambda folder: (folder / "README.md").write_text("see /home/ann/x\n"),
-        ["README.md is not the page that the figures give: it holds 'see /home/ann/x'"],
-    ),
+    "a page with a path": (lambda folder: (folder / "README.md").write_text("see /home/ann/x\n"),
+     ["README.md is not the page that the figures give: it holds 'see /home/ann/x'"]),
     "a path in a note": (run(lambda value: value.update(notes=["in /home/ann/x"])), ["runs/1.json holds", "/home/ann"]),
     "a host in the trace": (traced(lambda trace: trace.update(host_name="box")), [TRACE, "the key 'host_name'"]),
     "a path in the trace": (traced(each_event(Name="C:\\Users\\ann")), [TRACE, "the key 'Name'"]),
@@ -207,41 +171,28 @@ SPOILED = {
         lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes() + b"more"),
         ["packed otherwise"],
     ),
-    "a trace cut off": (
-        lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes()[:-20]),
-        [TRACE, "cut off"],
-    ),
+    "a trace cut off": (lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes()[:-20]),
+     [TRACE, "cut off"]),
     "a huge trace": (text(TRACE, bytes(1_500_001)), [TRACE, "larger than 1.5 MB"]),
-    "events cut off": (
-        lambda folder: (folder / EVENTS).write_bytes((folder / EVENTS).read_bytes()[:-1]),
-        [EVENTS, "damaged"],
-    ),
+    "events cut off": (lambda folder: (folder / EVENTS).write_bytes((folder / EVENTS).read_bytes()[:-1]),
+     [EVENTS, "damaged"]),
     "empty events": (text(EVENTS, b""), [EVENTS, "no scalar"]),
-    "a path in the events": (
-        lambda folder: write_events(folder / EVENTS, [("/home/ann/loss", 1, 1.0)], {}, {}),
-        [EVENTS, "/home/ann/loss"],
-    ),
+    "a path in the events": (lambda folder: write_events(folder / EVENTS, [("/home/ann/loss", 1, 1.0)], {}, {}),
+     [EVENTS, "/home/ann/loss"]),
     "events with a wrong checksum": (
         lambda folder: (folder / EVENTS).write_bytes(with_wrong_checksum((folder / EVENTS).read_bytes())),
         [EVENTS, "checksum"],
     ),
-    "runs that are not interleaved": (
-        run(lambda value: value.update(started="2026-01-01T00:09:00+00:00")),
-        ["not interleaved"],
-    ),
-    "smoke runs": (
-        setting(lambda settings: settings.update(quick=True)),
-        ["smoke runs"],
-    ),
+    "runs that are not interleaved": (run(lambda value: value.update(started="2026-01-01T00:09:00+00:00")),
+     ["not interleaved"]),
+    "smoke runs": (setting(lambda settings: settings.update(quick=True)), ["smoke runs"]),
     "HTML in a note": (run(lambda value: value.update(notes=["<img src=x onerror=alert(1)>"])), ["odd text"]),
     "a mark of the docs in a note": (run(lambda value: value.update(notes=["A <!-- end --> B"])), ["odd text"]),
     "a link in a note": (run(lambda value: value.update(notes=["x](up) [y"])), ["odd text"]),
     "a link to a file": (lambda folder: link(folder / "README.md"), ["README.md is a link"]),
     "a link to a folder": (lambda folder: link(folder / "01_amp"), ["01_amp is a link"]),
-    "a pipe": (
-        lambda folder: [(folder / "README.md").unlink(), os.mkfifo(folder / "README.md")],
-        ["not a plain file but a pipe"],
-    ),
+    "a pipe": (lambda folder: [(folder / "README.md").unlink(), os.mkfifo(folder / "README.md")],
+     ["not a plain file but a pipe"]),
 }  # fmt: skip
 
 

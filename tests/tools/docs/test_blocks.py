@@ -1,6 +1,5 @@
 """The blocks of the pages: from this project's record of a CPU, from a made-up GPU's, and from broken ones."""
 
-import json
 import re
 import shutil
 from dataclasses import asdict, replace
@@ -17,7 +16,6 @@ from walkthrough.compare.statistics import Ratio, of_pairs
 from walkthrough.compare.study import OF_A_LADDER, Claim, Study, write
 from walkthrough.memory.fit import CONTEXT_BYTES, GPUS, Prediction
 from walkthrough.memory.tracker import KINDS
-from walkthrough.records import samples
 from walkthrough.results import result
 from walkthrough.results.errors import InputError
 
@@ -58,14 +56,6 @@ def test_the_example_of_pairs_in_chapter_00_is_computed():
     rows = re.findall(r"^ +\d +(\d+) +(\d+) +([\d.]+)", text, re.MULTILINE)
     assert [f"{int(after) / int(before):.2f}" for before, after, _ in rows] == [ratio for *_, ratio in rows]
     assert text.count(str(of_pairs([int(after) / int(before) for before, after, _ in rows]))) == 2
-
-
-def test_the_originals_figures_agree_with_each_other():
-    for row in PUBLISHED.values():
-        assert row.batch_size / row.step_ms * 1e3 == pytest.approx(row.images_per_second, rel=0.005)
-        assert row.images_per_second / PUBLISHED["00_baseline"].images_per_second == pytest.approx(
-            row.relative, abs=0.01
-        )
 
 
 def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
@@ -204,13 +194,6 @@ def test_predicted_memory_stands_beside_what_was_published_and_measured(own_gpu_
     assert "No GPU has been recorded yet" in BLOCKS["table"](of_cpu, "fit", "measured")
 
 
-def test_a_broken_study_is_refused(own_cpu_record):
-    limit = json.loads((own_cpu_record / "limit.json").read_text(encoding="utf-8"))
-    result.write_json(own_cpu_record / "limit.json", limit | {"tables": "many"})
-    with pytest.raises(InputError, match=r"limit\.json is broken"):
-        BLOCKS["table"](Course(recorded.records(own_cpu_record.parent)), "limit", "facts")
-
-
 def test_a_missing_trace_is_reported(own_cpu_record, capsys):
     next((own_cpu_record / "01_amp").glob("*.gz")).unlink()
     course = Course(recorded.records(own_cpu_record.parent))
@@ -235,18 +218,6 @@ def test_a_row_for_each_machine_and_one_marked_as_others(gpu_course):
         assert f"`{gained[-1].result.step}` | {gained[-1].relative}" in row
     assert "others'" in rows[-1]
     assert f"{PUBLISHED['05_pinned_memory'].relative:.2f}x" in rows[-1]
-
-
-def test_the_page_of_the_samples_lists_all_and_that_of_explain_shows_what_it_says(course):
-    text = pages.filled(page("samples.md"), course)
-    for sample in samples.read_list().samples:
-        assert f"`{sample.name}`" in text
-        assert sample.address in text
-    text = pages.filled(page("explain.md"), course)
-    assert " 1  Use DataLoader workers" in text
-    assert "After: 1.42x the steps/s (1.26x by the mean of all steps)" in text
-    with pytest.raises(InputError, match=r"samples\.json"):
-        BLOCKS["explain"](course, "nothing")
 
 
 @pytest.fixture
@@ -284,11 +255,6 @@ def test_a_labs_tables_claims_notes_machine_and_figures_come_from_its_study(of_l
     assert BLOCKS["figure"](of_lab, "labs/mine", "curves", "lines") == "*No figure: this was not measured.*"
 
 
-def test_a_lab_that_was_not_recorded_is_named_by_its_command(of_lab):
-    for text in (BLOCKS["machine"](of_lab, "labs/other"), BLOCKS["table"](of_lab, "labs/other", "workers")):
-        assert text == "*Not recorded yet: `python labs/other/study.py`.*"
-
-
 @pytest.mark.parametrize("lab", sorted(path.stem for path in (DOCS / "labs").glob("*.md")))
 def test_every_figure_of_a_labs_page_is_drawn_from_its_recorded_tables(lab):
     marks = re.findall(r"<!-- begin figure labs/(.+?) -->", page(f"labs/{lab}.md"))
@@ -297,15 +263,3 @@ def test_every_figure_of_a_labs_page_is_drawn_from_its_recorded_tables(lab):
     drawn = [text for text in shown if text != "*No figure: this was not measured.*"]  # as where a record is older
     assert all(text.startswith("![") for text in drawn)
     assert [len(draw().axes) > 0 for draw in course.figures.values()] == [True] * len(drawn)
-
-
-def test_a_bigger_batch_raises_utilization_and_mixed_precision_lowers_it_at_more_images_per_second():
-    names = ("v100_batch_32", "v100_batch_64", "v100_fp32", "v100_amp")
-    lines = BLOCKS["table"](None, "samples", "utilization", *names).splitlines()[2:]
-    cells = [[cell.strip(" %") for cell in line.strip("|").split("|")][2:] for line in lines]
-    small, big, fp32, amp = ([float(cell) for cell in row] for row in cells)
-    for busy_ms, idle_ms, percent, images_per_second in (small, big, fp32, amp):
-        assert busy_ms / (busy_ms + idle_ms) * 100 == pytest.approx(percent, abs=0.8)
-        assert 1000 / (busy_ms + idle_ms) == pytest.approx(images_per_second, rel=0.01)
-    assert big[2] > small[2] and amp[2] < fp32[2]
-    assert big[3] > small[3] and amp[3] > fp32[3]

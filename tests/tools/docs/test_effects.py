@@ -7,7 +7,6 @@ import pytest
 from support import CPU_RECORD
 
 from tools.docs import effects
-from tools.docs.blocks import BLOCKS
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import Advice
 from walkthrough.compare.predictions import Prediction
@@ -75,20 +74,6 @@ def test_the_table_has_the_control_first_and_only_what_was_measured(of_cpu, by_h
     assert "The control differs." in text
     assert "A note." in text
     assert "2 interleaved runs of 3 programs, 3 minutes each." in text, "a pause between runs is not counted"
-
-
-def test_the_recorded_ablation_shows_no_pair_with_amp_which_is_off_there(of_cpu):
-    study = of_cpu.shown.study("ablation")
-    assert study.measured["alone_only"] == ["amp"]
-    assert not any("amp" in one["pair"] for one in study.tables["pairs"])
-    assert any(one["variant"] == "baseline + amp + channels_last" for one in study.measured["measurements"]), "kept"
-
-
-def test_outcomes_are_counted_for_every_record(of_cpu, gpu_course):
-    assert "the trace of the step before gave a bound for " in BLOCKS["table"](of_cpu, "predicted", "ladders")
-    text = BLOCKS["table"](gpu_course, "predicted", "ladders")
-    assert text.count("gave a bound for") == 2
-    assert "On made-up GPU, the trace" in text
 
 
 def test_a_miss_has_the_bound_of_the_same_cost_in_the_timed_step(of_cpu):

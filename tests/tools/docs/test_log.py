@@ -1,31 +1,16 @@
 """The log's template, its entry and its commands; the findings that a page defines."""
 
 import re
-import shlex
 
 import pytest
-from support import CPU_RECORD, NAMES, ROOT
+from support import CPU_RECORD, ROOT
 
-from tools.docs.blocks import BLOCKS, docstring_part
+from tools.docs.blocks import BLOCKS
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import COSTS
-from walkthrough.cli import _parser
-from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")  # the records are read once
 DOCS = ROOT / "docs"
-LOG = (DOCS / "log.md").read_text(encoding="utf-8")
-
-
-def test_the_template_on_the_page_is_the_file_to_copy_and_has_the_lines_of_an_entry():
-    template = (DOCS / "assets" / "log_template.txt").read_text(encoding="utf-8")
-    assert "(assets/log_template.txt)" in LOG
-    assert f"```markdown\n{template}```" in LOG
-    assert lines(template) == lines(LOG.partition("<!-- begin log-entry")[2].partition("<!-- end -->")[0])
-
-
-def lines(entry):
-    return re.findall(r"^- \*\*(.+?)\*\*:", entry, re.MULTILINE)
 
 
 def test_the_entry_of_our_machine_is_from_its_record(course, gpu_course):
@@ -42,23 +27,6 @@ def test_the_entry_of_our_machine_is_from_its_record(course, gpu_course):
     assert "not decided" in BLOCKS["log-entry"](cpu, not_resolved.before, not_resolved.step, "test_a")
     assert "made-up GPU" in BLOCKS["log-entry"](gpu_course, *words)
     assert "Not recorded" in BLOCKS["log-entry"](cpu, "13_compile", "99_none", "test_a")
-
-
-@pytest.mark.parametrize("step", NAMES)
-def test_every_step_says_its_idea_and_its_change(step):
-    assert docstring_part(step, "Idea")
-    assert "Look for" not in docstring_part(step, "Change")
-    with pytest.raises(InputError, match="no part Nothing"):
-        docstring_part(step, "Nothing")
-
-
-def test_the_commands_of_the_log_are_commands():
-    commands = re.findall(r"^    (?:python -m walkthrough|walkthrough) (.+?)(?: {2,}#.*)?$", LOG, re.MULTILINE)
-    assert {line.split()[0] for line in commands} == {"explain", "compare", "time"}
-    for line in commands:
-        assert _parser().parse_args(shlex.split(line))
-    for file in re.findall(r"(?<!\S)((?:steps|docs)/\w[\w/]*\.\w+)", LOG):
-        assert (ROOT / file).exists()
 
 
 def test_every_finding_is_defined_on_the_page_of_explain():

@@ -196,9 +196,6 @@ def test_the_published_figures_agree_with_each_other():
         assert of_baseline == pytest.approx(row.relative, abs=0.01)
 
 
-# The command
-
-
 @pytest.fixture
 def command(run_command):
     """command(*words): exit code, output and error of `compare`."""

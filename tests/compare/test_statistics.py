@@ -36,9 +36,6 @@ def inverse(answer):
     return 1 / answer.ratio, 1 / answer.high, 1 / answer.low
 
 
-# Known answers
-
-
 def test_three_rounds_by_hand():
     # logarithms of the ratios: 0.1, 0.2, 0.3; mean 0.2, standard deviation 0.1, standard error 0.1 / sqrt(3)
     slower = {1: [90.0, 100.0, 101.0], 2: [199.0, 200.0, 777.0], 3: [50.0, 50.0, 50.0]}
@@ -106,16 +103,13 @@ def test_only_rounds_that_both_programs_have_are_pairs():
     assert ratio(faster, slower) == of_pairs([1.1, 1.2, 0.9])
 
 
-# What holds for all
-
-
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(rounds, rounds)
 def test_the_ratio_the_other_way_round_is_the_inverse(a, b):
     assert ends(ratio(a, b)) == pytest.approx(inverse(ratio(b, a)))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(rounds, st.data())
 def test_what_a_machine_does_to_a_whole_round_changes_nothing(a, data):
     windows = st.lists(speeds, min_size=1, max_size=6)
@@ -125,30 +119,19 @@ def test_what_a_machine_does_to_a_whole_round_changes_nothing(a, data):
     assert ends(ratio(*scaled)) == pytest.approx(ends(ratio(a, b)))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(runs, runs, st.floats(0.1, 10))
 def test_a_gain_multiplies_the_ratio_and_both_ends(a, b, gain):
     one, other = of_windows(a, b), of_windows([gain * window for window in a], b)
     assert ends(other) == pytest.approx([gain * end for end in ends(one)])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(runs, runs)
 def test_an_interval_holds_its_ratio_and_is_the_same_each_time(a, b):
     answer = of_windows(a, b)
     assert 0 <= answer.low <= answer.ratio <= answer.high
     assert of_windows(a, b) == answer
-
-
-@settings(deadline=None)
-@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=8).filter(lambda ratios: max(ratios) > 1.01 * min(ratios)))
-def test_more_rounds_of_the_same_spread_make_the_interval_narrower(ratios):
-    few, many = of_pairs(ratios), of_pairs(ratios * 3)
-    assert many.ratio == pytest.approx(few.ratio)
-    assert few.low < many.low < many.ratio < many.high < few.high
-
-
-# Edge cases
 
 
 def test_equal_medians_are_not_resolved():
@@ -180,13 +163,6 @@ def test_a_run_of_one_window_does_not_show_how_it_varies(windows):
     assert (answer.low, answer.high) == (0, UNLIMITED)
     assert not answer.resolved
     assert str(answer) == "~2.00x (0.00-1000+)"
-
-
-def test_runs_may_have_different_numbers_of_windows():
-    few = [99.0, 101.0, 98.0]
-    many = [100.0, 99.0, 101.0, 98.0, 102.0] * 4
-    assert not of_windows(few, many).resolved
-    assert ratio({1: few, 2: few, 3: few}, {1: many, 2: many[:1], 3: many[:2]}).rounds == 3
 
 
 def test_huge_ratios_do_not_overflow():
@@ -233,19 +209,11 @@ def test_over_drifting_rounds_95_percent_of_intervals_hold_the_ratio():
     assert 0.9 < share_that_holds(answers, 1.3) < 0.99
 
 
-@pytest.mark.parametrize(("windows", "correlation", "least"), [(10, 0.0, 0.95), (5, 0.6, 0.85)])
-def test_the_bootstrap_of_one_round_holds_the_ratio_of_the_two_runs(windows, correlation, least):
-    noise = 0.03 * alike(np.random.default_rng(2), (400, 2, windows), correlation)
+def test_the_bootstrap_of_one_round_holds_the_ratio_of_the_two_runs():
+    noise = 0.03 * alike(np.random.default_rng(2), (400, 2, 5), 0.6)
     answers = [of_windows(a, b) for a, b in np.exp(noise).tolist()]
-    assert share_that_holds(answers, 1.0) >= least
+    assert share_that_holds(answers, 1.0) >= 0.85
     assert np.mean([math.log(answer.high / answer.low) for answer in answers]) < 8 * 0.03  # and says something
-
-
-def test_windows_that_are_like_their_neighbours_widen_the_interval():
-    wave = [100 + 5 * math.sin(at / 3) for at in range(20)]
-    shuffled = [wave[at * 7 % 20] for at in range(20)]
-    assert sorted(wave) == sorted(shuffled)
-    assert math.log(of_windows(wave, wave).high) > 1.2 * math.log(of_windows(shuffled, shuffled).high)
 
 
 def test_rounds_end_early_once_the_answer_is_settled():

@@ -93,17 +93,35 @@ from walkthrough.results import result as record
 logdir, step = Path(sys.argv[sys.argv.index("--logdir") + 1]), Path(sys.argv[0]).stem
 {body}
 """
-FINE = """
-(logdir / step).mkdir(parents=True, exist_ok=True)
-record.write_result(logdir / step / record.FILE, replace(record.read_result({result!r}), step=step))
+
+WHOLE = """
+import gzip
+from walkthrough.results.folder import own_folder, publish, stamp
+order = Path({order!r})
+order.write_text((order.read_text() if order.exists() else "") + step + " ")
+count, notes, needs = order.read_text().split().count(step), [], None
+{body}
+speed = 100.0 + count
+result = replace(
+    record.read_result({result!r}), step=step, trace=stamp() + ".pt.trace.json.gz",
+    started=f"2026-11-22T10:00:{{len(order.read_text().split()):02}}+00:00",
+    samples_per_second=record.Throughput(speed, [speed] * 5), notes=notes if count == 1 else [], needs=needs,
+)
+with own_folder(logdir, step) as (folder, staging):
+    (staging / "trace").write_bytes(gzip.compress(b"{{}}" + b" " * count, mtime=0))
+    (staging / "events").write_bytes(b"scalars")
+    publish(folder, staging, "trace", "events", result)
 """
 
 
 @pytest.fixture
-def fine(tmp_path):
-    """The body of a small script that writes a result as a step does; without torch, so that it starts at once."""
+def whole(tmp_path):
+    """whole(body): that of a small script that writes all that a step does, at 101, 102 … images/s.
+
+    body: what it does first; `count` says how often it has run.
+    """
     record.write_result(tmp_path / "any.json", make_result())
-    return FINE.format(result=str(tmp_path / "any.json"))
+    return lambda body="": WHOLE.format(order=str(tmp_path / "order"), result=str(tmp_path / "any.json"), body=body)
 
 
 @pytest.fixture
@@ -137,8 +155,8 @@ def run_tour(run_command, tmp_path):
     ],
     ids=["a defect", "its input", "killed"],
 )
-def test_a_step_that_ends_early_is_named_and_the_others_still_run(fake_steps, fine, run_tour, body, code, line):
-    fake_steps(_00_fine=fine, _01_bad=body, _02_fine=fine)
+def test_a_step_that_ends_early_is_named_and_the_others_still_run(fake_steps, whole, run_tour, body, code, line):
+    fake_steps(_00_fine=whole(), _01_bad=body, _02_fine=whole())
     done = run_tour()
     assert done.returncode == code
     assert done.stderr.splitlines()[-1] == f"tour: 01_bad {line}"
@@ -146,9 +164,9 @@ def test_a_step_that_ends_early_is_named_and_the_others_still_run(fake_steps, fi
     assert ("Traceback" in done.stdout) == ("ZeroDivisionError" in body)  # a defect is shown whole
 
 
-def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason(fake_steps, fine, run_tour, tmp_path):
+def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason(fake_steps, whole, run_tour, tmp_path):
     picky = "print('01_picky: no compiler, [/] so', file=sys.stderr); sys.exit(2)"
-    fake_steps(_00_fine=fine, _01_picky=picky, _02_fine=fine)
+    fake_steps(_00_fine=whole(), _01_picky=picky, _02_fine=whole())
     out = run_tour().stdout
     table = out[out.index("vs step") :].splitlines()
     rows = [line.split() for line in table if line.startswith(("00_", "01_", "02_"))]
@@ -159,9 +177,9 @@ def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason(fake_ste
     assert not (tmp_path / "logs" / "01_picky").exists()
 
 
-def test_every_other_option_goes_on_to_the_steps(fake_steps, fine, run_tour):
-    told = "print(*sys.argv[3:])\n"
-    fake_steps(_00_a=told + fine, _01_b=told + fine)
+def test_every_other_option_goes_on_to_the_steps(fake_steps, whole, run_tour):
+    told = whole("print(*sys.argv[3:])")
+    fake_steps(_00_a=told, _01_b=told)
     done = run_tour("--batch-size", "64", "--quick", "--workers=0")
     assert done.returncode == 0
     assert done.stdout.splitlines()[0] == "--device cpu --quick --batch-size 64 --workers=0"
@@ -171,36 +189,6 @@ def test_a_step_that_refuses_the_options_before_any_has_run_ends_the_tour_with_i
     refusal = "print('00_a.py: unrecognized arguments: --bacth-size (see --help)', file=sys.stderr); sys.exit(2)"
     fake_steps(_00_a=refusal, _01_b="raise ZeroDivisionError")
     assert_refused(run_tour("--bacth-size", "64"), "unrecognized arguments: --bacth-size (see --help)")
-
-
-WHOLE = """
-import gzip
-from walkthrough.results.folder import own_folder, publish, stamp
-order = Path({order!r})
-order.write_text((order.read_text() if order.exists() else "") + step + " ")
-count, notes, needs = order.read_text().split().count(step), [], None
-{body}
-speed = 100.0 + count
-result = replace(
-    record.read_result({result!r}), step=step, trace=stamp() + ".pt.trace.json.gz",
-    started=f"2026-11-22T10:00:{{len(order.read_text().split()):02}}+00:00",
-    samples_per_second=record.Throughput(speed, [speed] * 5), notes=notes if count == 1 else [], needs=needs,
-)
-with own_folder(logdir, step) as (folder, staging):
-    (staging / "trace").write_bytes(gzip.compress(b"{{}}" + b" " * count, mtime=0))
-    (staging / "events").write_bytes(b"scalars")
-    publish(folder, staging, "trace", "events", result)
-"""
-
-
-@pytest.fixture
-def whole(tmp_path):
-    """whole(body): that of a small script that writes all that a step does, at 101, 102 … images/s.
-
-    body: what it does first; `count` says how often it has run.
-    """
-    record.write_result(tmp_path / "any.json", make_result())
-    return lambda body="": WHOLE.format(order=str(tmp_path / "order"), result=str(tmp_path / "any.json"), body=body)
 
 
 def order(tmp_path):

@@ -66,43 +66,6 @@ def test_a_defect_keeps_its_traceback_and_exit_code_1(ended):
     assert exit_code(ZeroDivisionError()) is None
 
 
-PROCESSES = """
-import multiprocessing, sys
-from walkthrough.results.errors import InputError, OneLineParser
-
-HOOK = sys.excepthook is not sys.__excepthook__
-
-def work(queue):
-    queue.put(HOOK)
-    raise InputError("of the worker")
-
-def main():
-    OneLineParser().parse_args([])
-    context = multiprocessing.get_context({method!r})
-    queue = context.SimpleQueue()
-    worker = context.Process(target=work, args=(queue,))
-    worker.start()
-    worker.join()
-    print(queue.get(), worker.exitcode)
-    raise InputError("of the program")
-
-if __name__ == "__main__":
-    main()
-"""
-
-
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-def test_a_processs_workers_report_their_own_errors(tmp_path, method):
-    """Importing the program, as spawn and forkserver do, sets no hook; in a worker an error keeps its traceback."""
-    (tmp_path / "program.py").write_text(PROCESSES.format(method=method))
-    finished = run_program(tmp_path / "program.py", cwd=tmp_path)
-    assert (finished.returncode, finished.stdout) == (2, "False 1\n")
-    lines = finished.stderr.splitlines()
-    assert lines[-1] == "program: of the program"
-    assert lines[-2].endswith("InputError: of the worker")
-    assert finished.stderr.count("Traceback") == 1
-
-
 def test_only_parsing_sets_the_hook_and_the_one_before_shows_what_is_no_line_of_ours(monkeypatch):
     seen = []
     monkeypatch.setattr(sys, "excepthook", before := lambda *raised: seen.append(raised[0]))

@@ -13,7 +13,6 @@ from test_steps import reads
 
 from common import data
 from common.options import StepOptions
-from common.session import unmet_need
 from studies import ablation as ablate
 from studies import switches
 from studies.ablation import LADDER, PAIRS, Optimisations, Variant, conclusions, no_effect, tables, variants
@@ -21,15 +20,12 @@ from walkthrough.cli import main
 from walkthrough.compare import statistics
 from walkthrough.compare import study as results
 from walkthrough.compare.statistics import mean, of_pairs
-from walkthrough.compare.tour import step_files
 from walkthrough.results.errors import InputError
 
 OPTIONS = StepOptions(
     logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="mobilenet_v2", image_size=32,
     batch_size=8, workers=0, precision="auto", seed=0, quick=True, stacks=False,
 )  # fmt: skip
-
-# The program
 
 
 @pytest.fixture
@@ -142,21 +138,6 @@ def small(monkeypatch, stand_in):
     monkeypatch.setattr(switches, "QUICK", replace(switches.QUICK, window_seconds=0.0))
 
 
-@pytest.mark.parametrize("precision, dtype", [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_a_measurement_computes_in_the_precision_that_is_asked_for(small, monkeypatch, precision, dtype):
-    dtypes = set()
-    forward = SmallNet.forward
-
-    def seen(self, images):
-        logits = forward(self, images)
-        dtypes.add(logits.dtype)
-        return logits
-
-    monkeypatch.setattr(SmallNet, "forward", seen)
-    measured_here(["amp", "on_device_data"], precision)
-    assert dtypes == {dtype}
-
-
 def test_what_cannot_be_run_is_one_line(small, monkeypatch):
     def why(on=("bigger_batch", "on_device_data"), **changes):
         with pytest.raises(InputError) as error:
@@ -235,15 +216,6 @@ def test_what_has_no_effect_on_this_device_is_not_measured():
     assert no_effect(replace(options, device="cuda:1"), None) == {}
     no_change = replace(options, device="cuda", batch_size=32, workers=0)
     assert list(no_effect(no_change, None)) == ["bigger_batch", "multiprocess_loading"]
-
-
-def test_an_optimisation_has_no_effect_where_its_step_says_so():
-    cpu = torch.device("cpu")
-    needing = [step.stem[3:] for step in step_files() if unmet_need(str(step), cpu, torch.bfloat16) == "a GPU"]
-    assert needing == [name for name in ON_NO_GPU if name not in ("amp", "tf32")]
-
-
-# Runs, and how they go on
 
 
 @pytest.fixture
@@ -367,25 +339,11 @@ def test_a_compile_that_cannot_run_is_left_out_of_everything(fake, tmp_path):
     assert "no C++ compiler that works; the full ladder is without it" in rows["compile"]
 
 
-def test_a_variant_that_cannot_run_is_left_out_and_named_and_tried_again_by_the_next_call(fake, tmp_path):
-    fake.answers["full"] = "out of memory"
-    assert ended(tmp_path, "--runs", 2) == 0
-    assert fake.log.count("full") == 1
-    assert "full was not run: out of memory" in read(tmp_path).notes
-    assert fake.log.count("full without compile") == 2
-    fake.answers, fake.log = {}, []
-    assert ended(tmp_path, "--runs", 2) == 0
-    assert fake.log == ["full", "full"]
-
-
 def test_without_a_baseline_there_is_nothing_to_measure(fake, tmp_path, capsys):
     fake.answers["baseline"] = "out of memory"
     assert ended(tmp_path) == 2
     assert "the baseline cannot be run: out of memory" in capsys.readouterr().err
     assert fake.log == ["baseline"]
-
-
-# What follows from the runs
 
 
 def measured(speeds, **changes):
@@ -434,14 +392,6 @@ def test_an_effect_is_the_mean_of_ratios_within_each_run_with_its_interval():
     assert on_device["alone"] is None
 
 
-def test_a_control_that_is_not_1_is_named_and_widens_nothing():
-    gain = {"baseline + amp": [120.0, 240.0, 121.0]}
-    noisy = measured(BASE | {"control": [60.0, 300.0, 130.0]} | gain)
-    assert effect_of(noisy, "amp")["alone"].resolved
-    assert said(noisy, "programs") == "", "its interval is wide, and holds 1"
-    assert "came out at 1.10x (1.10-1.10)" in said(measured(BASE | {"control": [110.0, 220.0, 110.0]}), "programs")
-
-
 def test_one_run_s_interval_is_of_its_windows():
     found = measured({"baseline": [100.0], "baseline + amp": [200.0]}, runs=1)
     expected = statistics.of_windows([180.0, 200.0, 220.0], [90.0, 100.0, 110.0])
@@ -480,32 +430,6 @@ def test_an_interaction_needs_two_runs_and_no_control():
     assert tables(measured(BASE))["pairs"] == []
 
 
-def test_what_has_another_effect_in_the_full_ladder_than_alone_is_named():
-    same, twice = [100.0, 200.0, 100.0], [200.0, 400.0, 200.0]
-    found = measured(
-        BASE
-        | {"baseline + amp": same, "baseline + compile": twice, "baseline + channels_last": [102.0, 204.0, 102.0],
-           "baseline + bigger_batch": [110.0, 200.0, 90.0],
-           "full": [1000.0] * 3, "full without amp": [500.0] * 3, "full without compile": [1000.0] * 3,
-           "full without channels_last": [1000 / 1.02] * 3, "full without bigger_batch": [900.0, 980.0, 1020.0]}
-    )  # fmt: skip
-    assert "Another effect in the full ladder than alone: amp, compile." in said(found, "effects")
-    assert effect_of(found, "amp")["full ladder over alone"].ratio == pytest.approx(2.0)
-    assert effect_of(found, "compile")["full ladder over alone"].ratio == pytest.approx(0.5)
-
-
-def test_the_ladder_is_set_beside_the_product_of_its_parts():
-    few = without(*(name for name in LADDER if name not in ("amp", "compile")))
-    speeds = BASE | {"baseline + amp": [150.0, 300.0, 150.0], "full": [600.0, 1200.0, 600.0]}
-    ladder, predicted = ablate.whole_ladder(measured(speeds, no_effect=few))
-    assert (ladder.ratio, predicted) == (pytest.approx(6.0), None)
-    speeds["baseline + compile"] = [200.0, 400.0, 300.0]
-    row = tables(measured(speeds, no_effect=few))["programs"][-1]
-    expected = of_pairs([3.0, 3.0, 4.5])
-    assert (row["vs baseline"].ratio, row["vs baseline"].high) == pytest.approx((expected.ratio, expected.high))
-    assert ablate.whole_ladder(measured(BASE, no_effect=without(*LADDER)))[1].ratio == pytest.approx(1.0)
-
-
 def test_the_prediction_counts_nothing_twice_and_only_what_is_in_the_full_ladder():
     counted = ("reduced_h2d_copy", "small_images", "compile", "compile_loss")
     speeds = {
@@ -524,12 +448,3 @@ def test_the_prediction_counts_nothing_twice_and_only_what_is_in_the_full_ladder
     gains = {name: effect_of(found, name)["alone"].ratio for name in counted}
     assert gains == {name: pytest.approx(gain) for name, gain in zip(counted, (2, 1.5, 1.5, 1.2), strict=True)}
     assert ablate.whole_ladder(found)[1].ratio == pytest.approx(2 * 1.5 * 1.5 * 1.2)
-
-
-def test_why_an_optimisation_has_no_effect_is_in_its_row():
-    found = measured(
-        BASE, no_effect=without("compile", why="no compiler") + without("tf32", why="no GPU: it needs one")
-    )
-    assert effect_of(found, "compile")["no effect"] == "no compiler"
-    assert effect_of(found, "tf32")["no effect"] == "needs a GPU"
-    assert effect_of(found, "amp")["no effect"] is None

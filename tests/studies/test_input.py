@@ -42,9 +42,6 @@ def measured(*rows, **changes):
     return values | changes
 
 
-# What is made of the numbers
-
-
 @pytest.mark.parametrize(
     ("cores", "numbers"), [(1, [0, 1, 2]), (2, [0, 1, 2]), (6, [0, 1, 2, 4, 6]), (16, [0, 1, 2, 4, 8, 16])]
 )
@@ -97,9 +94,6 @@ SLOW, EVEN, FAST = (50, 51, 52), (95, 101, 108), (190, 200, 210)
 def test_the_sentence_names_the_slower_side_and_what_changes_it(rows, sentence):
     every = [delivered(workers, *windows) for workers, windows in rows.items()]
     assert sentence in input_study.bottleneck(every, MODEL, cores=2)
-
-
-# The loader and the model
 
 
 class Few(torch.utils.data.Dataset):
@@ -188,9 +182,6 @@ def test_a_worker_that_died_is_one_line():
         raise RuntimeError("a defect")
 
 
-# The command
-
-
 @pytest.fixture
 def ended(run_command):
     """ended(*words): the finished `limit --input`, in fp32, so that no CPU's instructions decide what is computed."""
@@ -212,9 +203,6 @@ def test_the_command_measures_both_sides_the_model_with_as_many_images_as_memory
     assert "measured briefly, resizing on the device included: no limit.json here" in model["source"]
     assert (result.setup.data, result.precision, result.quick) == ("stand-in", "float32", True)
     assert "the workers had all cores to themselves" in result.notes[1]
-
-
-# Memory of processes
 
 
 class Process:

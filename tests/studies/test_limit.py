@@ -20,7 +20,6 @@ import torch
 from support import SmallNet, exit_code_of, make_limit, make_result
 from support.trace_builder import TraceBuilder
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.model import classifier
@@ -29,14 +28,12 @@ from common.program import QUICK
 from common.timing import Timing, Window
 from studies import fastest, one_batch, roofline, study
 from studies import limit as limit_study
-from studies.fastest import BATCH_SIZE, LARGEST_BATCH, Uncompiled, first_program, greedy
-from studies.limit import CHANNELS_LAST, CONTIGUOUS, share_of_roof
+from studies.fastest import Uncompiled, first_program
+from studies.limit import CONTIGUOUS, share_of_roof
 from walkthrough.cli import main
 from walkthrough.compare import isolated, roofs
 from walkthrough.compare import study as results
-from walkthrough.compare.figures import save
 from walkthrough.compare.roofs import Peak, Program, StepBytes, of_study
-from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
 FILE = "limit.json"
@@ -59,9 +56,6 @@ def stepped(model, batch_size=4, image_size=32):
 
 def bytes_of(call):
     return sum(count.bytes for count in counted(call).counts.values())
-
-
-# FLOPs
 
 
 def test_flops_of_a_convolution_and_a_linear_layer_are_those_counted_by_hand():
@@ -93,25 +87,6 @@ def test_forward_counts_are_the_published_ones(name, published):
     assert counter.flops / 2 / 2 / 1e9 == pytest.approx(published, rel=0.01)
 
 
-def test_without_groups_the_count_is_torch_s_own():
-    train_step = one_batch.TrainStep(SmallNet(), CPU, torch.float32)
-    batch = one_batch.batch_on(CPU, 4, 32)
-    with FlopCounterMode(display=False) as torchs:
-        train_step(*batch)
-    assert roofline.count_step(train_step, *batch).flops == torchs.get_total_flops() > 0
-
-
-def test_operators_without_a_formula_are_named_and_grouped():
-    counts = stepped(SmallNet()).counts
-    assert counts["aten::native_batch_norm", "batch norm"].flops is None
-    assert counts["aten::convolution", "convolution"].calls == 2
-    assert counts["aten::mm", "matrix product"].flops > 0
-    groups = {group for _, group in counts}
-    assert {"pooling", "elementwise", "loss, softmax", "optimizer"} <= groups <= {*roofline.GROUPS}
-    assert list(limit_study.COLOURS) == list(roofline.GROUPS)
-    assert sum(count.calls for (_, group), count in counts.items() if group == "optimizer") == 1  # fused
-
-
 @pytest.mark.parametrize(
     ("operator", "shapes", "group"),
     [
@@ -124,9 +99,6 @@ def test_operators_without_a_formula_are_named_and_grouped():
 def test_depthwise_convolutions_are_a_group_of_their_own(operator, shapes, group):
     assert roofline.group_of(operator, shapes) == group
     assert roofline.group_of(operator, shapes, in_optimizer=True) == "optimizer"
-
-
-# Bytes
 
 
 def test_bytes_are_each_tensor_read_and_written_once():
@@ -148,9 +120,6 @@ def test_views_and_allocations_move_nothing_and_are_no_calls():
 def test_an_expanded_tensor_counts_what_it_holds():
     one = torch.ones(1)
     assert bytes_of(lambda: one.expand(100) + torch.ones(1).expand(100)) == 4 + 4 + 400 + 4  # with the second ones
-
-
-# The least bytes of a step
 
 
 def test_the_least_bytes_of_two_layers_are_those_counted_by_hand():
@@ -201,9 +170,6 @@ def test_bytes_of_a_run_s_step_follow_its_batch_size_and_precision():
     assert other == {"share_of_arithmetic_peak": None, "share_of_memory_roof": 3_500 * 10 / 1e8}
 
 
-# Peaks
-
-
 @pytest.fixture
 def small_peaks(monkeypatch):
     monkeypatch.setattr(roofline, "MATRICES", {"cpu": (4, 8), "cuda": (4, 8)})
@@ -241,9 +207,6 @@ def test_the_window_s_edges_synchronise_a_gpu_and_a_size_that_does_not_fit_ends_
         roofline._best_first(CUDA, (3,), prepared, str, quick=True)
 
 
-# How fast the model trains
-
-
 class Fussy:
     """A train step whose device holds batches of so many images."""
 
@@ -256,12 +219,6 @@ class Fussy:
     def __call__(self, images, labels):
         if len(labels) > self.holds:
             raise self.error
-
-
-def test_the_batch_is_halved_until_memory_holds_it():
-    batch, notes = one_batch.fitting_batch(Fussy(16), 100, 16)
-    assert (len(batch[1]), notes) == (12, ["out of memory with batch size 100, 50, 25: measured with batch 12"])
-    assert one_batch.fitting_batch(Fussy(16), 16, 16)[1] == []
 
 
 def test_a_model_that_does_not_fit_at_all_names_what_was_tried():
@@ -320,41 +277,9 @@ def test_a_compiled_step_moves_what_inductor_counted_and_what_is_not_compiled():
     assert fastest.moved_bytes(eight, replace(timing, kernel_bytes=None), PLAIN, counter) is None
 
 
-# The search
-
-
-ANY_BATCH = {BATCH_SIZE: None}
-
-
-def searched(start, settings, speed_of):
-    """What `greedy` tried: (batch size, layout, cudnn_benchmark) in order. speed_of(program): images/s ±1, or None."""
-
-    def time_program(program):
-        speed = speed_of(program)
-        return speed and record.Throughput(speed, [speed - 1, speed, speed + 1])
-
-    speeds = greedy(start, settings, time_program)
-    return [(program.batch_size, program.layout, program.cudnn_benchmark) for program in speeds]
-
-
-def test_the_search_ends_where_memory_or_time_does():
-    assert searched(PLAIN, {"layout": CHANNELS_LAST}, lambda _: None) == []
-    holds = {4: 100.0, 8: 200.0}.get
-    assert [size for size, *_ in searched(PLAIN, ANY_BATCH, lambda p: holds(p.batch_size))] == [4, 8]
-    assert [size for size, *_ in searched(PLAIN, ANY_BATCH, lambda p: 100.0 * p.batch_size)][-1] == LARGEST_BATCH
-
-
 def an_uncompiled(**changes):
     values = dict(model=SmallNet(), device=CPU, precision=torch.float32, image_size=32, plan=QUICK)
     return Uncompiled(**(values | changes))
-
-
-def test_a_program_that_memory_does_not_hold_has_no_speed_and_does_not_end_the_search(room_for_two):
-    programs = an_uncompiled()
-    assert programs.time(PLAIN) is None
-    small = replace(PLAIN, batch_size=2, layout=CHANNELS_LAST)
-    assert programs.time(small) is not None
-    assert list(programs.timings) == list(programs.counters) == [small]
 
 
 def test_on_a_cpu_a_batch_that_might_exhaust_memory_is_not_tried(monkeypatch):
@@ -450,14 +375,6 @@ def test_a_big_model_whose_programs_take_long_reaches_cuda_graphs_within_the_tim
     assert gpu.clock.seconds <= fastest.TOTAL_SECONDS["cuda"] == 480
 
 
-def test_a_compilation_that_takes_too_long_ends_in_time_with_its_reason(monkeypatch):
-    gpu = FakeDevice("cuda", seconds=30.0, compile_seconds=1e9)
-    assert gpu.search(monkeypatch)[0] == {}
-    assert gpu.clock.seconds < fastest.TOTAL_SECONDS["cuda"]
-    gpu = FakeDevice("cuda", seconds=500.0)
-    assert gpu.search(monkeypatch) == ({}, "no time was left for it")
-
-
 def test_tensors_of_2_to_the_31_elements_are_not_compiled_either(monkeypatch):
     """Compiled code may hold larger batches than the uncompiled one: up to those whose tensors would be too large."""
     for start, most, largest in ((4, 20, 16), (4, 40, 32), (32, 20, 0)):
@@ -479,20 +396,6 @@ def test_on_a_cpu_both_layouts_are_tried_then_batches_and_both_are_compiled(monk
     ]
     assert (len(timings), why_not) == (4, None)
     assert {program.cuda_graphs for program in cpu.tried} == {None}
-
-
-def test_what_did_not_compile_ends_the_search_with_its_reason_unless_another_did(monkeypatch):
-    cpu = FakeDevice("cpu", compile_seconds=1e9)
-    timings, why_not = cpu.search(monkeypatch)
-    assert timings == {}
-    assert why_not.startswith("not done after")
-    assert sum(program.compiled for program in cpu.tried) == 1
-    gpu = FakeDevice("cuda")
-    gpu.time_compiled = lambda options, precision, program, _: (
-        (None, "out of memory") if program.cuda_graphs else (timed(100.0), None)
-    )
-    timings, why_not = gpu.search(monkeypatch)
-    assert (timings != {}, why_not) == (True, None)
 
 
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
@@ -576,34 +479,6 @@ def test_the_train_step_normalises_and_resizes_as_the_steps_do():
     one_batch.TrainStep(net, CPU, torch.float32, image_size=48)(torch.full_like(images, 128), labels)
     torch.testing.assert_close(net.seen, grey.expand(2, 3, 48, 48))
     assert one_batch.TrainStep(net, CPU, torch.float16).scaler.is_enabled()
-
-
-def test_what_a_cuda_graph_returns_is_copied_before_the_next_replay_overwrites_it(monkeypatch):
-    """A fake compiler: as a graph does, it returns the same memory from every call."""
-    modes, memory = [], torch.zeros(())
-
-    def fake_compile(function, mode):
-        modes.append(mode)
-
-        def replay(images, labels):
-            loss = function(images, labels)
-            memory.copy_(loss.detach())
-            loss.data = memory
-            return loss
-
-        return replay
-
-    monkeypatch.setattr(torch, "compile", fake_compile)
-    train_step = one_batch.TrainStep(SmallNet(), CPU, torch.float32, compiled=True, cuda_graphs=True)
-    batch = one_batch.batch_on(CPU, 4)
-    first = train_step(*batch)
-    before = first.item()
-    train_step(*batch)
-    assert modes == ["reduce-overhead"]
-    assert first.item() == before != memory.item()
-
-
-# The roofline
 
 
 def on_the_cpu(path):
@@ -694,19 +569,6 @@ def test_a_group_s_share_of_its_roof_is_that_of_the_lower_roof():
     assert share(None, 10**7, 0.0) is None
 
 
-def test_the_figure_shows_the_measured_roofs_the_groups_and_the_step(tmp_path):
-    save(limit_study.figure(make_limit()), tmp_path / "roof.svg")
-    text = (tmp_path / "roof.svg").read_text()
-    assert "measured roofs: 100 MB/s, 1 GFLOP/s" in text
-    assert "convolution, 71% of the time" in text  # 15 of 21 ms
-    for label in ("the whole step, timed:", "uncompiled, contiguous, batch 4", "the whole step, timed **:"):
-        assert label in text
-    assert "compiled, channels last, cudnn.benchmark, batch 4" in text
-
-
-# The record
-
-
 def test_compare_and_the_tab_read_of_a_limit_what_a_ladder_s_shares_need(tmp_path):
     known = make_limit(flops_per_image=10**6, step_bytes=[asdict(StepBytes("bfloat16", 1.0, 3e5))])
     assert roofs.read(tmp_path) is None
@@ -715,23 +577,12 @@ def test_compare_and_the_tab_read_of_a_limit_what_a_ladder_s_shares_need(tmp_pat
     assert None not in of_study(known).shares(make_result(precision="bfloat16")).values()
 
 
-PEAK = {"what": "8 x 8", "median": 1.0, "windows": [1.0]}
-BROKEN = [
-    {"speeds": []}, {"peak_flops": []}, {"peak_bytes": [PEAK | {"windows": []}]},
-    {"peak_bytes": [PEAK | {"median": 0}]},
-    {"peak_flops": [PEAK | {"windows": [0.0]}]}, {"step_bytes": [{"precision": "bfloat16"}]}, {"flops_per_image": 0},
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("changes", BROKEN)
+@pytest.mark.parametrize("changes", [{"speeds": []}, {"peak_flops": []}, {"flops_per_image": 0}, {"step_bytes": [{}]}])
 def test_a_broken_limit_is_refused_in_a_line(tmp_path, changes):
     known = make_limit()
     results.write(tmp_path / FILE, replace(known, measured=known.measured | changes))
     with pytest.raises(InputError, match=r"limit\.json is broken"):
         roofs.read(tmp_path)
-
-
-# The command
 
 
 def read(folder):
@@ -792,32 +643,6 @@ def test_a_profiler_that_fails_costs_the_times_of_operators_and_nothing_else(sma
     assert (result.measured["groups"], result.measured["without_formula"]["time_share"]) == ([], None)
     assert result.tables["operators"] == []
     assert result.tables["programs"]
-
-
-def test_the_compiled_speed_stands_beside_the_others_in_the_precision_in_use(small, tmp_path, monkeypatch):
-    asked = []
-
-    def time_compiled(*settings):
-        asked.append(settings)
-        return timed(1e9), None
-
-    monkeypatch.setattr(fastest, "time_compiled", time_compiled)
-    assert ended("--logdir", tmp_path) == 0
-    [(options, precision, program, limit_seconds)] = asked
-    assert (options.image_size, precision, program.compiled) == (48, torch.float32, True)
-    assert limit_seconds == fastest.CPU_COMPILE_LIMIT
-    result = read(tmp_path)
-    assert roofs.read(tmp_path).fastest.kind == "compiled, contiguous"
-    assert limit_study.fastest(result.measured)["bytes_per_second"] is None
-    assert limit_study.uncompiled(result.measured) == result.measured["speeds"][0]
-
-
-def test_a_low_mfu_is_explained_where_memory_limits_the_step():
-    text = " ".join(limit_study.memory_bound(make_limit(flops_per_step=2 * 10**6).measured))  # the peaks balance at 10
-    assert "at 2 FLOPs per byte" in text
-    assert "at most 20%" in text
-    assert "at 50% of the measured peak bytes/s" in text
-    assert limit_study.memory_bound(make_limit(flops_per_step=10**7).measured) == []
 
 
 def test_a_batch_that_does_not_fit_is_reported_and_the_rest_goes_on(small, room_for_two, tmp_path, capsys):

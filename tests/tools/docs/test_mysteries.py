@@ -81,16 +81,6 @@ def test_trace_c_waits_in_every_second_step(shown):
     assert f"| bound: the step without that wait | {bound:.2f}x |" in BLOCKS["mystery"](None, "c", "loader")
 
 
-def test_the_evidence_is_counts_own_time_and_the_bound_of_what_is_named(shown, counts):
-    own = {item.name: item for item in shown["d"].operators}["aten::isfinite"]
-    text = BLOCKS["mystery"](None, "d", "span", "aten::isfinite", "aten::all", "aten::is_nonzero")
-    calls = f"{counts['d']['aten::isfinite']:.0f} per step; own time {own.us / own.count:.1f} us each"
-    assert f"| `aten::isfinite` | {calls} |" in text
-    assert "| from the first to the last of these | 3.0 ms |" in text
-    assert "384 per step, 24 per sample" in BLOCKS["mystery"](None, "a", "loader", "aten::roll")
-    assert "| bound: the step without these | 3.64x |" in BLOCKS["mystery"](None, "e", "often", "aten::embedding")
-
-
 @pytest.mark.parametrize("name", [name for name in mysteries.NAMES if name != "c"])
 def test_the_fixed_program_prints_the_same_losses(run_here, name):
     before, after = (run_here(mysteries.program(name, fixed), "--epochs", "2") for fixed in (False, True))

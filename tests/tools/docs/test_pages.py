@@ -1,5 +1,6 @@
 """The course's pages: stale ones are named, marks are filled. `make check` looks at those that are committed."""
 
+import re
 from itertools import pairwise
 
 import pytest
@@ -8,6 +9,7 @@ from support import NAMES, ROOT
 
 from tools.docs import pages
 from tools.docs.recorded import Course
+from walkthrough.advice.catalogue import COSTS
 from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")  # the records are read once
@@ -70,3 +72,12 @@ def test_each_step_has_its_chapter():
     text = "".join(map(read, CHAPTERS))
     for before, step in pairwise(NAMES):
         assert f"<!-- begin diff {before} {step} -->" in text and f"<!-- begin number {step} -->" in text
+
+
+def test_every_finding_is_defined_on_the_page_of_explain():
+    page = (DOCS / "explain.md").read_text(encoding="utf-8")
+    section = page.partition("### What stands out")[2].partition("\n## ")[0]
+    defined = {
+        name for row in re.findall(r"^\| (`.+?`) \|", section, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    assert defined == {cost.finding for cost in COSTS if cost.finding}

@@ -37,15 +37,6 @@ def test_the_site_requests_nothing_from_the_internet(site):
         assert not re.findall(r"url\([\"']?(?:https?:)?//|@import", sheet.read_text(encoding="utf-8")), sheet.name
 
 
-def test_each_lab_is_in_the_list_has_its_page_and_is_in_the_site(site):
-    labs = {path.parent.name for path in (ROOT / "labs").glob("*/study.py")} - {"shared"}
-    config = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
-    for lab in labs:
-        assert f"- labs/{lab}.md" in config
-        assert (site / "labs" / f"{lab}.html").exists()
-    assert labs == {path.stem for path in (ROOT / "docs" / "labs").glob("*.md")}
-
-
 def one_page(folder, text):
     """Build a site of one page with the site's own configuration; the finished process."""
     (folder / "docs").mkdir()

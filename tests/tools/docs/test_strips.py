@@ -9,7 +9,6 @@ from support import ROOT
 from support.trace_builder import TraceBuilder
 
 from tools.docs import others, strips
-from tools.docs.blocks import BLOCKS
 from tools.docs.strips import (
     BINS,
     COLLECTIVES,
@@ -26,7 +25,6 @@ from tools.docs.strips import (
 )
 from walkthrough.compare.figures import svg_text
 from walkthrough.records import samples
-from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import analyze
 
 pytestmark = pytest.mark.xdist_group("course")
@@ -111,21 +109,6 @@ def test_what_is_kept_is_what_the_traces_give(kept):
             assert groups.keys() == old.lanes[lane].keys()
             for group, bins in groups.items():
                 assert np.abs(np.array(bins) - old.lanes[lane][group]).max() <= 1
-
-
-def test_a_block_shows_stretches_with_source_device_and_commit_or_steps_of_the_record(course, gpu_course):
-    text = BLOCKS["strip"](course, "v100_float32", "v100_uint8")
-    assert "](figures/strips/v100_float32-v100_uint8.svg)" in text
-    assert "Tesla V100: ResNet-50 training, batch 32, fp32, with 4 loader workers; [resnet50_v100_4_workers](" in text
-    assert ") of pytorch/kineto at 041e7ce. Predicted by `explain`'s replay" in text
-    assert course.figures["strips/v100_float32-v100_uint8.svg"]().axes
-    explained = BLOCKS["strip"](course, "v100_0_workers", "v100_4_workers", "explained")
-    assert "$ walkthrough explain logs/samples/resnet50_v100_0_workers. Kernels fill 56% of the step" in explained
-    own = BLOCKS["strip"](gpu_course, "04_multiprocess_loading")
-    assert "`04_multiprocess_loading` as recorded on [made-up GPU](" in own
-    assert "before" not in own
-    with pytest.raises(InputError, match="no trace 'nothing'"):
-        BLOCKS["strip"](course, "nothing")
 
 
 def test_the_work_of_a_trace_is_counted_by_what_it_is(specimen):

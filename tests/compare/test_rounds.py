@@ -51,6 +51,7 @@ def test_a_row_without_effect_has_no_gain_and_the_next_one_is_compared_with_the_
     [ladder] = rounds.ladders([make_result(windows=SLOW), noise, make_result("02_bigger_batch", windows=FAST)])
     assert [row.acts for row in ladder.rows] == [True, False, True]
     assert [row.needs for row in ladder.rows] == ["", "needs bf16 units", ""]
+    assert replace(ladder.rows[1], result=replace(noise, needs="x" * 60)).needs == f"needs {'x' * 39}…"
     assert ladder.rows[1].gain is None
     assert ladder.rows[2].gain == ladder.rows[2].relative  # both against 00_baseline
 

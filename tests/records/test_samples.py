@@ -2,7 +2,6 @@
 
 import hashlib
 import http.server
-import os
 import re
 import socket
 import sys
@@ -11,7 +10,7 @@ from functools import partial
 
 import pytest
 from msgspec.structs import replace
-from support import assert_refused, run_program
+from support import assert_refused
 
 from tools.docs import others
 from walkthrough.records import samples
@@ -169,18 +168,3 @@ def test_the_list_names_every_trace_by_commit_and_its_licence():
     assert {first.before.address, first.after.address} <= set(addresses)
     for traced in (traced for pair in pairs for traced in (pair.before, pair.after)):
         assert addresses.get(traced.address, traced.sha256) == traced.sha256
-
-
-def test_fetching_needs_no_torch():
-    blocked = "torch numpy tensorboard matplotlib".split()
-    code = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))\nimport walkthrough.records.samples"
-    assert run_program("-c", code).returncode == 0
-
-
-def test_a_sample_is_not_written_through_a_link_that_lies_in_its_way(server, run, tmp_path):
-    (tmp_path / "canary").write_bytes(b"x")
-    (tmp_path / "samples" / "one").mkdir(parents=True)
-    (tmp_path / "samples" / "one" / f".one.pt.trace.json.gz.{os.getpid()}.partial").symlink_to(tmp_path / "canary")
-    assert run(tmp_path / "samples").returncode == 0
-    assert (tmp_path / "canary").read_bytes() == b"x"
-    assert files(tmp_path / "samples") == WHOLE

@@ -144,15 +144,6 @@ def test_a_trace_s_sizes_are_a_step_s_and_metadata_is_no_event(tmp_path):
     assert sizes["events_per_step"] == 1.5
 
 
-def test_a_gpu_s_trace_without_kernels_is_no_measurement():
-    operators, kernels = [{"cat": "cpu_op"}] * 9, [{"cat": "kernel"}] * 4
-    overhead.check_kernels(operators + kernels, 4, CUDA)
-    overhead.check_kernels(operators, 4, CPU)
-    for events, steps in ((operators, 4), (operators + kernels, 5)):
-        with pytest.raises(InputError, match="CUPTI recorded nothing"):
-            overhead.check_kernels(events, steps, CUDA)
-
-
 FEW = (OFF_AGAIN, "kernels only", "operators", "+ shapes")
 
 
@@ -197,15 +188,6 @@ def test_every_mode_is_a_process_in_every_run_and_the_first_has_the_sizes(do):
     assert modes[OFF_AGAIN]["json_bytes_per_step"] is None
     assert "no GPU" in modes["kernels only"]["not_measured"]
     assert any(note.startswith("kernels only was not measured") for note in notes)
-
-
-def test_the_control_finds_the_batch_size_of_all_others(do):
-    do.answers[OFF_AGAIN] = {"batch_size": 2, "notes": ["halved"]}
-    _, batch_size, notes = runs_of(do, 2)
-    assert (batch_size, notes[0]) == (2, "halved")
-    assert {entry[2] for entry in do.log[1:]} == {2}
-    do.answers["operators"] = {"batch_size": 1}
-    assert "out of memory with batch size 2" in runs_of(do, 1)[0]["operators"]["not_measured"]
 
 
 def test_a_mode_that_fails_is_not_measured_with_its_reason_and_not_tried_again(do):

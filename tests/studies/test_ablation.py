@@ -38,7 +38,7 @@ def stand_in(monkeypatch):
 
 @pytest.fixture(params=["fp32", "bf16"])
 def bench(monkeypatch, stand_in, tmp_path, capture_step, request):
-    """bench(k): step k and the program with all optimisations up to it, as namespaces to compare.
+    """bench(k, workers): step k and the program with all optimisations up to it, as namespaces to compare.
 
     Both on `SmallNet`, in each precision, on a CPU with bf16 hardware or without; torch.compile leaves models as they
     are.
@@ -62,10 +62,10 @@ def bench(monkeypatch, stand_in, tmp_path, capture_step, request):
             cudnn_benchmark=torch.backends.cudnn.benchmark,
         )  # fmt: skip
 
-    def both(k):  # each is used before the next is made, which seeds anew
+    def both(k, workers=0):  # each is used before the next is made, which seeds anew
         compiled.clear()
         torch.backends.cudnn.benchmark = False
-        words = {"--data": tmp_path, "--batch-size": 8, "--workers": 0, "--precision": request.param}
+        words = {"--data": tmp_path, "--batch-size": 8, "--workers": workers, "--precision": request.param}
         step = capture_step(NAMES[k], *(str(word) for item in words.items() for word in item))
         yield with_model(step, step.model)
         compiled.clear()
@@ -104,13 +104,9 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
                 )
                 waits += reads(training, images, labels)
             losses.append(training.train_step(images, labels).item())
-        cells, loader = closure(training.train_step), training.loader
-        fetched = getattr(loader, "loader", loader)  # that which is prefetched
+        cells = closure(training.train_step)
         facts.append(
             {
-                "loader": [getattr(loader, name) for name in ("batch_size", "num_workers", "pin_memory")],
-                "fetching": [getattr(fetched, name, None) for name in ("persistent_workers", "drop_last")],
-                "sampler": [type(loader), type(getattr(fetched, "sampler", None)), repr(loader.dataset.transform)],
                 "losses": losses,
                 "last images": training.model.seen.sum().item(),
                 "batch": (images.dtype, tuple(images.shape), images.stride()),
@@ -126,6 +122,17 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
         )
     step, combined = facts
     assert combined == step
+
+
+@pytest.mark.parametrize("k", range(len(NAMES) - 1), ids=NAMES[:-1])
+def test_its_loader_is_that_step_s(bench, k):
+    facts = []
+    for loader in (training.loader for training in bench(k, workers=1)):
+        fetching = getattr(loader, "loader", loader)  # that which is prefetched
+        own = [getattr(loader, name) for name in ("batch_size", "num_workers", "prefetch_factor", "pin_memory")]
+        own += [getattr(fetching, name, None) for name in ("persistent_workers", "drop_last")]
+        facts.append([*own, type(loader), type(getattr(fetching, "sampler", None)), repr(loader.dataset.transform)])
+    assert facts[0] == facts[1]
 
 
 def measured_here(on=(), precision="auto", **changes):

@@ -162,6 +162,15 @@ def test_a_limit_of_something_else_is_not_taken(small, tmp_path):
     assert (consumed["kind"], consumed["batch_size"]) == ("uncompiled", 4)
 
 
+def test_the_model_s_side_resizes_stored_images_with_a_limit_and_without(small, tmp_path, monkeypatch):
+    model, options = SmallNet(), options_of(tmp_path, image_size=40)
+    monkeypatch.setattr("common.model.classifier", lambda *_: model)
+    assert input_study.model_alone(options, torch.float32)[0]["kind"] == "uncompiled"
+    assert model.seen.shape[-1] == 40
+    write_limit(tmp_path, image_size=40)
+    assert "limit.json of 2026-01-01" in input_study.model_alone(options, torch.float32)[0]["source"]
+
+
 def test_a_limit_of_another_precision_or_a_broken_one_is_not_taken(small, tmp_path):
     write_limit(tmp_path)
     assert "precision" in input_study.model_alone(options_of(tmp_path), torch.bfloat16)[0]["source"]

@@ -87,6 +87,13 @@ def test_forward_counts_are_the_published_ones(name, published):
     assert counter.flops / 2 / 2 / 1e9 == pytest.approx(published, rel=0.01)
 
 
+def test_the_resizing_is_counted_where_there_is_one():
+    train_step = one_batch.TrainStep(SmallNet(), CPU, torch.float32, image_size=64)
+    counts = roofline.count_step(train_step, *one_batch.batch_on(CPU, 4)).counts
+    (resized,) = [count for (_, group), count in counts.items() if group == "resize"]
+    assert (resized.calls, resized.flops, resized.bytes) == (1, None, 4 * 3 * (32 * 32 + 64 * 64))  # of one byte each
+
+
 @pytest.mark.parametrize(
     ("operator", "shapes", "group"),
     [

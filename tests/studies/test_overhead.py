@@ -147,6 +147,15 @@ def test_a_trace_s_sizes_are_a_step_s_and_metadata_is_no_event(tmp_path):
 FEW = (OFF_AGAIN, "kernels only", "operators", "+ shapes")
 
 
+def test_a_gpu_s_trace_without_kernels_is_no_measurement():
+    operators, kernels = [{"cat": "cpu_op"}] * 9, [{"cat": "kernel"}] * 4
+    overhead.check_kernels(operators + kernels, 4, CUDA)
+    overhead.check_kernels(operators, 4, CPU)
+    for events, steps in ((operators, 4), (operators + kernels, 5)):
+        with pytest.raises(InputError, match="CUPTI recorded nothing"):
+            overhead.check_kernels(events, steps, CUDA)
+
+
 @pytest.fixture
 def do():
     """In place of processes: `log` of (run, mode, batch size), `answers` {mode: changes of its answer, or why not}.

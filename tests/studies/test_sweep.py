@@ -3,6 +3,7 @@
 The GPU's side is tested by fakes: nothing here was run on one.
 """
 
+import multiprocessing
 import os
 from dataclasses import replace
 from functools import partial
@@ -19,6 +20,7 @@ from common.timing import Timing, Window
 from studies import study, sweep
 from studies import switches as training_program
 from studies.ablation import NAMES
+from studies.input import ProcessMemory
 from studies.sweep import best_of, conclusions, over, speeds, tables, total_pss
 from walkthrough.compare import statistics
 from walkthrough.compare import study as results
@@ -123,6 +125,20 @@ def test_runs_are_interleaved_and_what_failed_is_not_tried_again():
 @pytest.mark.parametrize(("cores", "numbers"), [(1, [0, 1, 2]), (2, [0, 1, 2, 4]), (6, [0, 1, 2, 4, 6, 12])])
 def test_workers_double_up_to_twice_the_cores(cores, numbers):
     assert sweep.default_workers(cores) == numbers
+
+
+def test_cores_are_the_cpu_seconds_of_the_process_and_its_workers_over_the_time(monkeypatch):
+    memory = {(1,): ProcessMemory(20, 10), (7, 8): ProcessMemory(4, 2)}
+    monkeypatch.setattr(multiprocessing, "active_children", lambda: [SimpleNamespace(pid=7), SimpleNamespace(pid=8)])
+    monkeypatch.setattr(sweep, "os", SimpleNamespace(getpid=lambda: 1))
+    monkeypatch.setattr(sweep, "process_memory", lambda pids: memory[tuple(pids)])
+    for cpu, cores in (([3.0, 9.0], 1.5), ([None, 9.0], None), ([3.0, None], None)):
+        cpu_seconds, clock = iter(cpu), iter([100.0, 104.0])
+        monkeypatch.setattr(sweep, "cpu_seconds", lambda pids, left=cpu_seconds: (next(left), pids == [7, 8])[0])
+        monkeypatch.setattr(sweep, "time", SimpleNamespace(perf_counter=lambda left=clock: next(left)))
+        with sweep.ResourceUse() as use:
+            pass
+        assert (use.cores, use.process_bytes, use.worker_bytes) == (cores, *memory.values())
 
 
 class Process:

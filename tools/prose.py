@@ -106,6 +106,9 @@ def wrong_form(page: Path, text: str) -> Iterator[str]:
         yield f"{name}:1: not in the list of mkdocs.yml"
     if name.startswith("docs/") and "<!-- begin" in text and "`make docs-figures`" not in text.splitlines()[-1]:
         yield f"{name}:1: its last line does not name the command that writes its tables"
+    for test in re.findall(r"`(test_\w+)`", text):
+        if f"def {test}(" not in _tests():
+            yield f"{name}:1: there is no {test}"
     if is_chapter and not text.splitlines()[0].endswith("?"):
         yield f"{name}:1: the heading asks no question"
     if is_chapter and "<summary>Answer</summary>" not in text:
@@ -117,6 +120,11 @@ def wrong_form(page: Path, text: str) -> Iterator[str]:
 @cache
 def _text(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
+
+
+@cache
+def _tests() -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
 
 
 def main(names: list[str]) -> int:

@@ -322,6 +322,19 @@ def test_a_trace_that_is_too_large_keeps_its_first_steps_and_the_work_they_launc
     assert sorted(kept) == sorted(["process_name", "ProfilerStep#1", "ProfilerStep#2", *names])
 
 
+def test_a_trace_over_the_limit_loses_steps(tmp_path, monkeypatch):
+    step = {"ph": "X", "cat": "user_annotation", "dur": 1}
+    steps = [
+        step | {"name": f"ProfilerStep#{number}", "ts": number, "args": {"Input Dims": [list(os.urandom(900))]}}
+        for number in range(3)
+    ]
+    monkeypatch.setattr(recording, "LIMIT", 2_500)
+    recorded.write_trace(tmp_path / "in.json.gz", {"traceEvents": steps})
+    recording._write_small(tmp_path / "in.json.gz", tmp_path / "out.json.gz")
+    assert (tmp_path / "out.json.gz").stat().st_size <= 2_500
+    assert trace_of(tmp_path / "out.json.gz")["traceEvents"] == steps[:2]
+
+
 def test_a_step_that_fails_is_named_and_tried_again_next_time(runs, record_runs):
     runs.failing.add("01_amp")
     done = record_runs("--runs", "1")

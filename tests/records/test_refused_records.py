@@ -5,7 +5,7 @@ import os
 import shutil
 
 import pytest
-from support.recorded import EVENTS, STEPS, TRACE, a_result, edit, edit_trace, sum_up
+from support.recorded import EVENTS, STEPS, TRACE, a_result, edit, sum_up
 
 from walkthrough.records import record as recording
 from walkthrough.results import result
@@ -32,10 +32,6 @@ def header(**changes):
 
 def setting(change):
     return lambda folder: edit(folder / "record.json", lambda value: change(value["settings"]))
-
-
-def traced(change, step="00_baseline"):
-    return lambda folder: edit_trace(folder / step / a_result(step, 1).trace, change)
 
 
 def text(name, content):
@@ -66,7 +62,6 @@ def link(path):
 
 
 DEEP = "[" * 100_000
-RESERVED = {"allocated": 2_510_000_000, "reserved": 1}
 SPOILED = {
     "no step that was run": (
         lambda folder: [

@@ -21,15 +21,6 @@ def record():
 
 
 @pytest.fixture
-def samples(tmp_path):
-    """A folder with files where the samples would be."""
-    for run, sample in PUBLISHED.items():
-        (tmp_path / run).mkdir()
-        (tmp_path / run / sample.file).write_bytes(run.encode())
-    return tmp_path
-
-
-@pytest.fixture
 def taken(monkeypatch, tmp_path):
     """The names of the pictures that are taken, none of which is; the list is a copy, with one that has no picture."""
     taken, folder = [], tmp_path / "screenshots"

@@ -90,13 +90,6 @@ def edit_trace(path, change):
     write_trace(path, trace)
 
 
-def copied(size):
-    """For `edit_trace`: the bytes of every copy."""
-    return lambda trace: [
-        event["args"].update(bytes=size) for event in trace["traceEvents"] if "bytes" in event["args"]
-    ]
-
-
 def tree(folder):
     """What a folder holds: {path: its bytes, or False for a folder}."""
     return {path.relative_to(folder): path.is_file() and path.read_bytes() for path in folder.rglob("*")}

@@ -124,6 +124,7 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
     assert combined == step
 
 
+@pytest.mark.parametrize("bench", ["fp32"], indirect=True)
 @pytest.mark.parametrize("k", range(len(NAMES) - 1), ids=NAMES[:-1])
 def test_its_loader_is_that_step_s(bench, k):
     facts = []
@@ -297,12 +298,13 @@ def test_amp_is_in_the_full_ladder_where_it_is_chosen_alone_where_it_may_be_slow
     assert ended(tmp_path, "--runs", 1, *words) == 0
     result = read(tmp_path)
     assert (result.measured["alone_only"], result.precision) == (alone_only, precision or "float32")
-    with_amp = {one["variant"] for one in result.measured["measurements"] if "amp" in one["on"]}
-    assert ("full" in with_amp) == ("full without amp" in fake.log) == (precision is not None)
-    assert ("amp" in names_without_effect(result)) == (not with_amp)
-    own = {name: "bf16" if alone_only and name in with_amp else (words[1] if words else "auto") for name in fake.log}
-    assert fake.precisions == own
+    assert ("full without amp" in fake.log) == (precision is not None)
+    assert ("baseline + amp" in fake.log) == (precision is not None or alone_only == ["amp"])
+    assert ("amp" in names_without_effect(result)) == ("baseline + amp" not in fake.log)
+    asked = {name: words[1] if words else "auto" for name in fake.log}
+    assert fake.precisions == (asked | {"baseline + amp": "bf16"} if alone_only else asked)
     if alone_only:  # and in no pair, which nobody would use
+        with_amp = {one["variant"] for one in result.measured["measurements"] if "amp" in one["on"]}
         assert with_amp == {"baseline + amp"} and not any("amp" in row["pair"] for row in result.tables["pairs"])
 
 

@@ -60,7 +60,9 @@ def violations(a):
         concerned = not (item.cost.unless and item.cost.unless(a.typical)) and item.weight == 1
         if item.predicted_gain and concerned and (replay.gain(change) or 1) > item.predicted_gain * (1 + MAX_ERROR):
             wrong.append((item.id, "its bound", item.predicted_gain, replay.gain(change)))
-        bound = None if item.cost.shortens_gpu_work else item.predicted_gain  # else it is of kernels without fixed costs
+        bound = (
+            None if item.cost.shortens_gpu_work else item.predicted_gain
+        )  # else it is of kernels without fixed costs
         for gain in (bound, item.estimated_gain, item.low_gain):
             if gain and item.share_of_step >= WORTHWHILE and total_us * change.samples / gain < staying_us(a, change):
                 wrong.append((item.id, "what stays", gain))

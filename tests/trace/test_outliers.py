@@ -65,18 +65,6 @@ def steps_with_gaps(*gaps):
     return builder
 
 
-@pytest.mark.parametrize(
-    ("gaps", "what", "words"),
-    [
-        ((0, 0, 800, 0), "a step that takes far longer than the others", "leave it out"),
-        ((0, 0, 800, 0) * 2, "steps that take far longer than the others", "leave them out"),
-    ],
-)
-def test_of_a_step_and_of_steps_the_words_agree(gaps, what, words):
-    [finding] = [item for item in advise(analyzed(steps_with_gaps(*gaps))).findings if item.id == "outlier_steps"]
-    assert (finding.what, words in finding.why) == (what, True)
-
-
 def test_a_step_with_a_gap_is_named_and_kept_out_of_the_advice():
     result = analyzed(steps_with_gaps(0, 0, 800, 0))
     [outlier] = result.outliers

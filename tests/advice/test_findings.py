@@ -292,8 +292,8 @@ def test_forward_operators_inside_the_backward_pass_are_recomputation():
 
 def test_an_optimizer_of_many_kernels_is_found_unless_it_is_fused():
     def optimizer(count, *names, us=4, product=100):
-        kernels = [(ADD, us, "aten::add_")] * count, (BMM, product, "aten::mm")
-        return found(run(*kernels[0], kernels[1], inside=("Optimizer.step#SGD.step", *names)))
+        kernels = [*[(ADD, us, "aten::add_")] * count, (BMM, product, "aten::mm")]
+        return found(run(*kernels, inside=("Optimizer.step#SGD.step", *names)))
 
     finding = optimizer(60)["unfused_optimizer"]
     assert "60 kernels per step" in finding.why  # a matrix product is no part of an optimizer
@@ -375,9 +375,8 @@ def copied(name, call="cudaMemcpyAsync"):
     return builder
 
 
-PAGEABLE, PINNED, BACK = (
-    f"Memcpy {way}" for way in ("HtoD (Pageable -> Device)", "HtoD (Pinned -> Device)", "DtoH (Device -> Pinned)")
-)
+PAGEABLE, PINNED = "Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)"
+BACK = "Memcpy DtoH (Device -> Pinned)"
 
 
 def test_copies_that_the_cpu_waits_for_are_found():
@@ -427,11 +426,10 @@ def test_what_is_counted_per_step_is_counted_in_the_steps():
 
     def attention(builder, begin, times):
         for at in range(times):
-            for index, (name, operator) in enumerate(
-                ((BMM, "aten::bmm"), (SOFTMAX, "aten::_softmax"), (BMM, "aten::bmm"))
-            ):
-                start = begin + at * 300 + index * 100
+            start = begin + at * 300
+            for name, operator in ((BMM, "aten::bmm"), (SOFTMAX, "aten::_softmax"), (BMM, "aten::bmm")):
                 builder.launch(name, start + 5, 5, start + 15, 80, op=builder.op(operator, start, 50))
+                start += 100
 
     def again(builder, begin, times):
         for at in range(times):

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pytest import approx
-from support.trace_builder import V100, TraceBuilder, analyzed, costs
+from support.trace_builder import V100, TraceBuilder, analyzed, costs, repeated
 
 from walkthrough.advice.gains import advise
 
@@ -36,15 +36,6 @@ def steps_of(
             at = max(at, end)
         builder.step(number, begin, at + 2 - begin)
         at += 3
-    return builder
-
-
-def by_hand(add, length):
-    """Four steps of so many µs with what add(builder, begin) adds to each."""
-    builder = TraceBuilder()
-    for number in range(4):
-        builder.step(number, number * length, length)
-        add(builder, number * length)
     return builder
 
 
@@ -226,7 +217,7 @@ def test_a_copy_made_early_still_takes_its_time_beside_the_step():
         builder.launch("k", begin + 10, 4, begin + 511, 300, op=builder.op("aten::mm", begin + 8, 8))
         builder.wait(begin + 20, begin + 812)
 
-    assert advice(by_hand(copied, 830))["prefetch_stream"].estimated_gain == approx(830 / 500, rel=0.01)
+    assert advice(repeated(copied, 830))["prefetch_stream"].estimated_gain == approx(830 / 500, rel=0.01)
 
 
 def test_a_bigger_batch_takes_the_optimizer_no_longer():
@@ -238,7 +229,7 @@ def test_a_bigger_batch_takes_the_optimizer_no_longer():
             builder.launch("k", at + 90, 4, at + 96, 450, op=op, **{"blocks per SM": 4})
             builder.wait(at + 101, at + 547)
 
-    bigger = costs(by_hand(stepping, 1120))["bigger_batch"]
+    bigger = costs(repeated(stepping, 1120))["bigger_batch"]
     assert bigger.estimated_gain == approx(2 * 1120 / (1120 + 450), rel=0.01)
 
 
@@ -333,7 +324,7 @@ def test_a_wait_beside_which_another_stream_works_costs_nothing(copies):
             builder.copy(begin + 40, 598, begin + 636, 1, 8, name="Memcpy DtoH (Device -> Pageable)")
         builder.wait(begin + (639 if copies else 40), begin + (641 if copies else 640))
 
-    waits = costs(by_hand(waiting, 1000))["no_hidden_syncs"]
+    waits = costs(repeated(waiting, 1000))["no_hidden_syncs"]
     assert waits.share_of_step < 0.02
     assert waits.predicted_gain == approx(1.0, abs=0.02)
     assert "the CPU waits for the GPU 1x per step" in waits.why
@@ -346,6 +337,6 @@ def test_a_cost_too_small_for_advice_has_no_bound_that_a_replay_exceeds():
         builder.launch(SGEMM[0], begin + 1, 4, begin + 7, 295, op=builder.op("aten::mm", begin, 10))
         builder.loading(begin + 306, 700)
 
-    item = costs(by_hand(python, 1010))["host_python"]
+    item = costs(repeated(python, 1010))["host_python"]
     assert 0 < item.share_of_step < 0.02
     assert item.predicted_gain is item.estimated_gain is None

@@ -1,7 +1,7 @@
 """Each rule on a small trace that has what it looks for, and on the same one without."""
 
 import pytest
-from support.trace_builder import TraceBuilder, analyzed
+from support.trace_builder import TraceBuilder, analyzed, repeated
 
 from walkthrough.advice.catalogue import COSTS
 from walkthrough.advice.gains import advise
@@ -366,13 +366,12 @@ def test_loading_and_preparing_input_is_for_worker_processes():
 
 def copied(name, call="cudaMemcpyAsync"):
     """Steps of 1000 us whose first 300 copy, before a kernel of 600."""
-    builder = TraceBuilder()
-    for number in range(3):
-        begin = number * 1000
-        builder.step(number, begin, 1000)
+
+    def add(builder, begin):
         builder.copy(begin, 300, begin + 10, 280, 1_000_000, name=name)[0]["name"] = call
         builder.launch("k", begin + 350, 5, begin + 360, 600, op=builder.op("aten::mm", begin + 340, 20))
-    return builder
+
+    return repeated(add, steps=3)
 
 
 PAGEABLE, PINNED = "Memcpy HtoD (Pageable -> Device)", "Memcpy HtoD (Pinned -> Device)"
@@ -390,13 +389,12 @@ def test_copies_that_the_cpu_waits_for_are_found():
 
 def launched(count, us, every, operator="aten::add"):
     """Steps of `count` kernels, one launched every so many µs."""
-    builder = TraceBuilder()
-    for number in range(3):
-        begin = number * count * every
-        builder.step(number, begin, count * every)
+
+    def add(builder, begin):
         for at in range(begin, begin + count * every, every):
             builder.launch("k", at + every - 8, 5, at + every - 1, us, op=builder.op(operator, at, every - 2))
-    return builder
+
+    return repeated(add, count * every, 3)
 
 
 @pytest.mark.parametrize(("count", "us", "many"), [(100, 3, True), (100, 0, True), (100, 29, False), (10, 3, False)])
@@ -475,14 +473,13 @@ def test_what_to_do_about_collectives_depends_on_what_they_exchange(collectives,
 
 def late(by):
     """Steps whose second kernel begins `by` µs after the first one's end, launched long before."""
-    builder = TraceBuilder()
-    for number in range(3):
-        begin = number * 1000
-        builder.step(number, begin, 1000)
+
+    def add(builder, begin):
         for at, start in ((10, 20), (40, 120 + by)):
             op = builder.op("aten::mm", begin + at - 5, 20)
             builder.launch("k", begin + at, 5, begin + start, 100, op=op)
-    return builder
+
+    return repeated(add, steps=3)
 
 
 def pauses(us):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from pytest import approx
 from support import ROOT
-from support.trace_builder import TraceBuilder, analyzed, costs, run_ahead, two_steps
+from support.trace_builder import TraceBuilder, analyzed, costs, repeated, run_ahead, two_steps
 from test_replay import WORK, Machine, program, step_of
 
 from walkthrough.advice.catalogue import BY_ID
@@ -28,15 +28,14 @@ ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4
 
 def loop(*rows, steps=4, length=1000, more=lambda builder, begin: None):
     """Steps of `length` µs. rows: (kernel, operator, when it is called, when it begins, µs, …) in each of them."""
-    builder = TraceBuilder()
-    for number in range(steps):
-        begin = number * length
-        builder.step(number, begin, length)
+
+    def add(builder, begin):
         for kernel, operator, call, start, us in rows:
             op = builder.op(operator, begin + call - 2, 8)
             builder.launch(kernel, begin + call, 5, begin + start, us, op=op)
         more(builder, begin)
-    return builder
+
+    return repeated(add, length, steps)
 
 
 def staying_us(a, change):

@@ -2,7 +2,7 @@
 
 import pytest
 from pytest import approx
-from support.trace_builder import TraceBuilder, analyzed, costs
+from support.trace_builder import TraceBuilder, analyzed, costs, repeated
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
@@ -43,13 +43,13 @@ def cpu(recording, lengths=(2000,) * TRACED):
 
 def gpu(recording):
     """Steps of 1 ms in which the GPU waits for the launches of 60 kernels of 3 us each."""
-    builder = TraceBuilder()
-    for begin in range(0, TRACED * 1000, 1000):
-        builder.step(begin, begin, 1000)
+
+    def add(builder, begin):
         for call in range(begin + 20, begin + 920, 15):
             op = builder.op("aten::add", call - 2, 8)
             builder.launch("vectorized_elementwise_kernel", call, 5, call + 10, 3, op=op)
-    return with_recording(builder, recording)
+
+    return with_recording(repeated(add, steps=TRACED), recording)
 
 
 def seen(builder):

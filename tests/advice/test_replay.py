@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.trace_builder import TraceBuilder, analyzed, read_trace, run_ahead, two_steps
+from support.trace_builder import TraceBuilder, analyzed, read_trace, repeated, run_ahead, two_steps
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.replay import MAX_ERROR, Change, Replay, _last_at_most, without
@@ -211,11 +211,7 @@ def short(builder, begin):
 
 
 def by_hand(add, length):
-    builder = TraceBuilder()
-    for number in range(4):
-        builder.step(number, number * length, length)
-        add(builder, number * length)
-    return replayed(builder)
+    return replayed(repeated(add, length))
 
 
 def change_of(again, returns=False, cpu=None, copies=1.0, **kernels):

@@ -96,6 +96,15 @@ class TraceBuilder:
         return path
 
 
+def repeated(add, length=1000, steps=4, **header):
+    """Steps of so many µs that follow one another, from 0 on, each with what add(builder, begin) adds."""
+    builder = TraceBuilder(**header)
+    for number in range(steps):
+        builder.step(number, number * length, length)
+        add(builder, number * length)
+    return builder
+
+
 def read_trace(builder):
     """The `Trace` of what a builder holds."""
     with tempfile.TemporaryDirectory() as folder:

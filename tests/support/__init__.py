@@ -73,7 +73,7 @@ def is_running(pid):
     """Whether there is a process of this number that has not ended. Linux."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"  # a zombie
-    except FileNotFoundError:
+    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends between open and read
         return False
 
 
@@ -86,6 +86,15 @@ def still_there(pids, seconds=20):
     for pid in remaining:
         os.kill(pid, signal.SIGKILL)
     return remaining
+
+
+def wait_for(path, seconds=240):
+    """Wait until there is a file that holds something, and return its text."""
+    end = time.monotonic() + seconds
+    while not path.exists() or not path.read_text(encoding="utf-8"):
+        assert time.monotonic() < end, path
+        time.sleep(0.05)
+    return path.read_text(encoding="utf-8")
 
 
 def assert_refused(finished, *words):

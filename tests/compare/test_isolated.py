@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 from support import ROOT, is_running, still_there
@@ -120,3 +121,10 @@ def test_environment_variables_reach_a_step(step, monkeypatch):
     monkeypatch.setenv("WALKTHROUGH_TEST", "one")
     assert run(step(body))[2] == ["one INFO"]
     assert "WALKTHROUGH_PROGRESS" not in os.environ
+
+
+def test_an_answer_is_written_in_one_piece_as_others_may_write_into_the_same_pipe(monkeypatch):
+    written = []
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=written.append, flush=lambda: None))
+    isolated.print_answer({"value": 1})
+    assert written == ['{"answer": {"value": 1}}\n']

@@ -1,5 +1,5 @@
 # make tour   set up, run every step, compare them     (ARGS="--quick" and other options are passed on)
-# make check  formatting, lint, spelling, types, links and words: about a minute
+# make check  formatting, lint, spelling, types, links and words, generated pages up to date: about a minute
 # make test   make check, then the tests
 # make test-browser   the tests of TensorBoard's pages and of the printed cheat sheet, in Chromium (installs what they need)
 # make lab-memory   the lab on memory, small and short (the whole study: python labs/memory/study.py)
@@ -31,6 +31,7 @@ check: setup
 	@$(BIN)/codespell
 	@$(BIN)/basedpyright --level error
 	@$(BIN)/python -m tools.prose
+	@$(BIN)/python -m tools.docs --check >/dev/null
 
 test: check .venv/tests-installed
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore-glob='*/test_browser_*' $(ARGS)

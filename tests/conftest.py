@@ -11,13 +11,17 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 from support import ROOT, SmallNet, exit_code_of, run_program
 
 from common import model
 from common.program import captured
 from studies import one_batch
+from walkthrough.cli import main
 
 pytest_plugins = ["support.browser"]
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("any machine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
@@ -51,6 +55,19 @@ def run_here(monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", [str(file), *map(str, words)])
         capsys.readouterr()
         code = exit_code_of(module.main)
+        printed = capsys.readouterr()
+        return SimpleNamespace(returncode=code, stdout=printed.out, stderr=printed.err)
+
+    return run
+
+
+@pytest.fixture
+def run_command(capsys):
+    """run_command(*words): a command of the tool, but in this process: its exit code, stdout and stderr."""
+
+    def run(*words):
+        capsys.readouterr()
+        code = exit_code_of(main, [str(word) for word in words])
         printed = capsys.readouterr()
         return SimpleNamespace(returncode=code, stdout=printed.out, stderr=printed.err)
 

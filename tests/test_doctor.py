@@ -4,11 +4,9 @@ import argparse
 import sys
 from collections import namedtuple
 
-import pytest
 import torch
 
 from walkthrough import doctor
-from walkthrough.cli import main
 from walkthrough.results import environment
 
 
@@ -19,24 +17,18 @@ def examined(tmp_path, *words):
     return {finding.subject: finding for finding in doctor.examine(args)}
 
 
-def test_it_looks_at_everything_a_run_needs(tmp_path, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--logdir", str(tmp_path), "--data", str(tmp_path)])
-    lines = capsys.readouterr().out.splitlines()
-    assert ended.value.code == 0
-    for subject in (
-        "Python",
-        "torch",
-        "CUDA",
-        "GPU",
-        "CPU",
-        "CIFAR-10",
-        "tensorboard",
-        "torch-tb-profiler",
-        "Disk",
-    ):
-        assert any(line[5:].startswith(subject) for line in lines), subject
-    assert all(line.split()[0] in ("ok", "note", "fix") for line in lines)
+def test_it_looks_at_everything_a_run_needs_and_its_exit_code_says_whether_something_is_to_be_fixed(
+    tmp_path, monkeypatch, run_command
+):
+    words = ("doctor", "--logdir", tmp_path, "--data", tmp_path)
+    done = run_command(*words)
+    lines = done.stdout.splitlines()
+    assert done.returncode == 0
+    subjects = "Python, torch, CUDA, GPU, CPU, CIFAR-10, tensorboard, torch-tb-profiler, Disk".split(", ")
+    assert [subject for subject in subjects if not any(line[5:].startswith(subject) for line in lines)] == []
+    assert {line.split()[0] for line in lines} <= {"ok", "note", "fix"}
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage_of(2e8))
+    assert run_command(*words).returncode == 2
 
 
 def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch):
@@ -47,13 +39,6 @@ def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch):
     assert {name: findings[name].state for name in states} == states
     assert all("make setup" in findings[name].text for name in states)
     assert findings["Disk"].state == "fix"
-
-
-def test_the_exit_code_says_whether_something_is_to_be_fixed(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage_of(2e8))
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", "--logdir", str(tmp_path), "--data", str(tmp_path)])
-    assert ended.value.code == 2
 
 
 def test_shared_memory_for_the_workers_is_compared_with_what_is_free(tmp_path, monkeypatch):

@@ -1,7 +1,8 @@
-"""Checks links and words of the project: `python -m tools.prose [FILE ...]`, without files all that git knows.
+"""Checks links, words and form of the project: `python -m tools.prose [FILE ...]`, without files all that git knows.
 
 Links: of Markdown pages, to files and to headings or `<a id>` as GitHub names them; pictures have alternative text.
-Words: those that a reader would have to decode stay out of code and pages. Exit code 1 where a line is printed.
+Words: those that a reader would have to decode stay out of code and pages. Form: a page of the course is in the site's
+list and is short; a chapter asks, lets the reader answer and ends in three lines. Exit code 1 where a line is printed.
 """
 
 import re
@@ -46,6 +47,8 @@ WORDS = re.compile("|".join(f"(?:{pattern})" for pattern in REPLACED), re.IGNORE
 FENCED = re.compile(r"^( *)(```|~~~).*?^\1\2", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)\s]+)(?: \"[^\"]*\")?\)")
 SHORTEST_ALTERNATIVE = 40  # characters that say what a picture shows
+NOT_BY_HAND = r"<!-- begin .*?<!-- end -->|```.*?```|^    .*?$|^\|.*?$|<[^>]+>|\]\([^)]*\)"
+MOST_WORDS, MOST_OF_A_CHAPTER = 900, 1000  # by hand: of the README, of a lab's page; of a chapter
 
 
 def written(text: str) -> str:
@@ -91,6 +94,39 @@ def wrong_words(file: Path, text: str) -> Iterator[str]:
         yield f"{file.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]} -> {instead}"
 
 
+def wrong_form(page: Path, text: str) -> Iterator[str]:
+    """A line for each thing that a page of the course should have, and has not."""
+    name = page.relative_to(ROOT).as_posix()
+    is_chapter = re.fullmatch(r"docs/\d\d_\w+\.md", name)
+    by_hand = re.sub(NOT_BY_HAND, " ", text, flags=re.DOTALL | re.MULTILINE)
+    count, most = len(re.findall(r"\S*\w\S*", by_hand)), MOST_OF_A_CHAPTER if is_chapter else MOST_WORDS
+    if count > most and (is_chapter or name == "README.md" or name.startswith("docs/labs/")):
+        yield f"{name}:1: {count} words by hand, more than {most}"
+    if name.startswith("docs/") and name.removeprefix("docs/") not in _text("mkdocs.yml"):
+        yield f"{name}:1: not in the list of mkdocs.yml"
+    if name.startswith("docs/") and "<!-- begin" in text and "`make docs-figures`" not in text.splitlines()[-1]:
+        yield f"{name}:1: its last line does not name the command that writes its tables"
+    for test in re.findall(r"`(test_\w+)`", text):
+        if f"def {test}(" not in _tests():
+            yield f"{name}:1: there is no {test}"
+    if is_chapter and not text.splitlines()[0].endswith("?"):
+        yield f"{name}:1: the heading asks no question"
+    if is_chapter and "<summary>Answer</summary>" not in text:
+        yield f"{name}:1: no exercise with a folded answer"
+    if is_chapter and len(re.findall(r"^\d\. ", text.partition("\n## Remember\n")[2], re.MULTILINE)) != 3:
+        yield f"{name}:1: not three lines to remember at its end"
+
+
+@cache
+def _text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@cache
+def _tests() -> str:
+    return "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+
+
 def main(names: list[str]) -> int:
     """Prints what is wrong with these files; 1 if anything is."""
     if not names:
@@ -107,7 +143,7 @@ def main(names: list[str]) -> int:
         if file.name != "CHANGELOG.md":
             wrong += wrong_words(file, text)
         if file.suffix == ".md":
-            wrong += wrong_links(file)
+            wrong += [*wrong_links(file), *wrong_form(file, text)]
     print(*wrong, sep="\n", end="\n" if wrong else "")
     return bool(wrong)
 

@@ -1,4 +1,4 @@
-"""The replay, against a small machine whose programs can really be changed: the truth that no real trace tells."""
+"""The replay, against programs whose truth can be computed: a small machine that runs them, and traces by hand."""
 
 from dataclasses import dataclass, field
 
@@ -6,15 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.trace_builder import TraceBuilder, run_ahead, two_steps
+from support.trace_builder import TraceBuilder, analyzed, read_trace, repeated, run_ahead, two_steps
 
 from walkthrough.advice.gains import advise
-from walkthrough.advice.replay import MAX_ERROR, Change, Replay, _last_at_most
+from walkthrough.advice.replay import MAX_ERROR, Change, Replay, _last_at_most, without
 from walkthrough.advice.wait_costs import hidden_syncs
-from walkthrough.trace.analysis import Analysis, analyze
 from walkthrough.trace.intervals import Cover
 from walkthrough.trace.outliers import is_outlier
-from walkthrough.trace.reader import read
 from walkthrough.trace.steps import is_loading, steps
 
 CALL, DELAY, GAP = 4.0, 6.0, 1.0  # µs: of a call on the CPU, from a launch to its kernel, between two kernels
@@ -22,10 +20,10 @@ CALL, DELAY, GAP = 4.0, 6.0, 1.0  # µs: of a call on the CPU, from a launch to 
 
 @dataclass
 class Machine:
-    """One CPU thread and one GPU stream. Runs steps of instructions and writes the trace of what it did."""
+    """One CPU thread and two streams of a GPU. Runs steps of instructions and writes the trace of what it did."""
 
     cpu: float = 0.0
-    stream: float = -1e9
+    free: dict[int, float] = field(default_factory=lambda: {7: -1e9, 20: -1e9})  # when a stream has ended its work
     builder: TraceBuilder = field(default_factory=TraceBuilder)
     step_us: list[float] = field(default_factory=list)
 
@@ -39,7 +37,7 @@ class Machine:
                 getattr(self, name)(us)
             self.cpu += 1
             self.builder.step(number, begin, self.cpu - begin)
-            end = max(self.cpu, self.stream)
+            end = max(self.cpu, *self.free.values())
             self.step_us.append(end - max(begin, before))
             before = end
         return np.array(self.step_us)
@@ -51,22 +49,28 @@ class Machine:
     def python(self, us):
         self.cpu += us
 
-    def kernel(self, us):
-        at = max(self.cpu + DELAY, self.stream + GAP)
-        self.builder.launch("k", self.cpu, CALL, at, us)
-        self.cpu, self.stream = self.cpu + CALL, at + us
+    def kernel(self, us, stream=7):
+        at = max(self.cpu + DELAY, self.free[stream] + GAP)
+        op = self.builder.op("aten::mm", self.cpu, CALL)
+        self.builder.launch("volta_sgemm_128x64_nn", self.cpu, CALL, at, us, op=op, stream=stream)
+        self.cpu, self.free[stream] = self.cpu + CALL, at + us
+
+    def other(self, us):
+        self.kernel(us, 20)
+
+    def event(self, _):
+        """What is launched from now on waits for the other stream."""
+        self.free[7] = max(self.free[7], self.free[20] - GAP)
 
     def copy(self, us):
         """From pageable memory: the call returns when the copy has ended."""
-        at = max(self.cpu + DELAY, self.stream + GAP)
-        end = at + us
-        call, _ = self.builder.copy(self.cpu, end - self.cpu, at, us, 1000 * us)
-        assert call["dur"] > 0
-        self.cpu = self.stream = end
+        at = max(self.cpu + DELAY, self.free[7] + GAP)
+        self.builder.copy(self.cpu, at + us - self.cpu, at, us, 1000 * us)
+        self.cpu = self.free[7] = at + us
 
     def sync(self, _):
-        end = max(self.cpu + CALL, self.stream)
-        self.builder.add("runtime", "cudaStreamSynchronize", self.cpu, end - self.cpu, correlation=-2)
+        end = max(self.cpu + CALL, *self.free.values())
+        self.builder.wait(self.cpu, end, "cudaDeviceSynchronize")
         self.cpu = end
 
 
@@ -80,20 +84,19 @@ def changed(steps, **us):
     return [[(name, us.get(name, float)(length)) for name, length in step] for step in steps]
 
 
-@pytest.fixture(scope="module")
-def replay(tmp_path_factory):
-    """replay(steps): the `Replay` of that program on the machine, and its trace."""
-    path = tmp_path_factory.mktemp("replay") / "made.pt.trace.json"
+def replayed(builder):
+    """The `Replay` of the trace that a builder holds."""
+    trace = read_trace(builder)
+    return Replay(trace, steps(trace))
 
-    def of(rows):
-        machine = Machine()
-        true_us = machine.run(rows)
-        trace = read(machine.builder.write(path))
-        found = steps(trace)
-        assert found.duration == pytest.approx(true_us, abs=0.01)
-        return Replay(trace, found), trace
 
-    return of
+def run(rows):
+    """The `Replay` of steps on the machine."""
+    machine = Machine()
+    true_us = machine.run(rows)
+    again = replayed(machine.builder)
+    assert again.steps.duration == pytest.approx(true_us, abs=0.01)
+    return again
 
 
 def loading(trace):
@@ -101,111 +104,278 @@ def loading(trace):
     return Cover(trace.operators.start[mask], trace.operators.end[mask])
 
 
-instructions = st.one_of(
+WORK = [
     st.tuples(st.just("load"), st.floats(50, 2000)),
     st.tuples(st.just("python"), st.floats(1, 300)),
     st.tuples(st.just("kernel"), st.floats(3, 800)),
     st.tuples(st.just("kernel"), st.floats(3, 80)),
     st.tuples(st.just("copy"), st.floats(40, 500)),
     st.tuples(st.just("sync"), st.just(0.0)),
-)
-step = st.lists(instructions, min_size=4, max_size=25).filter(lambda rows: sum(n == "kernel" for n, _ in rows) > 1)
+]
+STREAMS = [st.tuples(st.just("other"), st.floats(3, 800)), st.tuples(st.just("event"), st.just(0.0))]
 
 
-@settings(max_examples=60, deadline=None)
-@given(rows=step)
-def test_a_replay_without_a_change_is_what_happened(replay, rows):
-    again, _ = replay(program(rows))
-    assert np.abs(again.same_us - again.steps.duration).sum() < max(0.02 * again.steps.duration.sum(), 10 * 4)
+def step_of(instructions):
+    rows = st.lists(st.one_of(instructions), min_size=4, max_size=16)
+    return rows.filter(lambda rows: sum(name == "kernel" for name, _ in rows) > 1)
 
 
-@settings(max_examples=60, deadline=None)
-@given(rows=step, loader=st.sampled_from([0.0, 0.25, 2.0]), kernels=st.sampled_from([0.1, 0.5, 1.0, 2.0]))
-def test_a_replay_with_a_change_is_what_would_have_happened(replay, rows, loader, kernels):
+@settings(max_examples=40)
+@given(rows=step_of(WORK + STREAMS), loader=st.floats(0, 1), kernels=st.floats(0, 1), every=st.integers(1, 5))
+def test_no_removed_cost_gains_more_than_its_own_time_and_nothing_removed_gains_nothing(rows, loader, kernels, every):
+    again = run(program(rows))
+    trace, before = again.trace, again.same_us.sum()
+    gone = np.arange(len(trace.kernels)) % every == 0
+    removed = [
+        (Change(kernels=np.where(gone, kernels, 1.0)), (1 - kernels) * trace.kernels.duration[gone].sum()),
+        (Change(cpu=[(loading(trace), loader)]), (1 - loader) * loading(trace).total),
+    ]
+    if ("event", 0.0) not in rows:  # of which a replay does not know all, so that its waits may be longer
+        assert before == pytest.approx(again.steps.duration.sum(), rel=0.02, abs=40)
+        waits = trace.runtime.where(trace.calls.waits)
+        removed.append((Change(returns=trace.calls.waits), waits.duration.sum()))
+    for change, own_us in removed:
+        assert before - own_us - 1 <= again.step_us(change).sum() <= before + 1
+
+
+@settings(max_examples=40)
+@given(rows=step_of(WORK), loader=st.sampled_from([0.0, 0.25, 2.0]), kernels=st.sampled_from([0.1, 0.5, 1.0, 2.0]))
+def test_a_replay_with_a_change_is_what_would_have_happened(rows, loader, kernels):
     before = program(rows)
-    again, trace = replay(before)
-    after = changed(before, load=lambda us: us * loader, kernel=lambda us: us * kernels)
-    truth = Machine().run(after)
-    change = Change(cpu=[(loading(trace), loader)], kernels=np.full(len(trace.kernels), kernels))
+    again = run(before)
+    truth = Machine().run(changed(before, load=lambda us: us * loader, kernel=lambda us: us * kernels))
+    change = Change(cpu=[(loading(again.trace), loader)], kernels=np.full(len(again.trace.kernels), kernels))
     assert again.step_us(change).sum() == pytest.approx(truth.sum(), rel=0.05, abs=25 * len(before))
 
 
-def test_a_step_bound_by_the_cpu_does_not_shrink_with_its_kernels(replay):
-    again, trace = replay(program([("python", 400), ("kernel", 100)] * 5))
-    assert again.gain(Change(kernels=np.full(len(trace.kernels), 0.1))) == pytest.approx(1, abs=0.05)
+def without_syncs(rows):
+    return [[row for row in step if row[0] != "sync"] for step in rows]
 
 
-def test_loading_that_the_queue_hides_is_no_gain(replay):
-    """The GPU is behind: while the loader loads, it works."""
-    again, trace = replay(program([("load", 500), *[("kernel", 300)] * 5], count=6))
-    assert again.gain(Change(cpu=[(loading(trace), 0.0)])) == pytest.approx(1.05, abs=0.06)
+@settings(max_examples=40)
+@given(rows=step_of(WORK))
+def test_no_bound_on_removing_waits_is_below_what_removing_them_gains(rows):
+    """Whatever the CPU does after a wait, also loading: it would have done it while the GPU worked."""
+    machine = Machine()
+    measured, truth = machine.run(program(rows)).sum(), Machine().run(without_syncs(program(rows))).sum()
+    bound = hidden_syncs(analyzed(machine.builder)).gain
+    assert bound is None or measured / bound <= truth + 0.02 * measured + 40
 
 
-def test_without_its_waits_the_cpu_runs_ahead(replay):
-    rows = program([("python", 300), ("kernel", 400), ("sync", 0.0)], count=8)
-    again, trace = replay(rows)
-    after = [[row for row in step if row[0] != "sync"] for step in rows]
-    truth = Machine().run(rows).sum() / Machine().run(after).sum()
-    assert again.gain(Change(returns=np.ones(len(trace.runtime), bool))) == pytest.approx(truth, rel=0.05)
+def test_without_its_waits_the_cpu_runs_ahead_in_one_change_or_in_two():
+    rows = program([("python", 300), ("kernel", 400), ("sync", 0.0)] * 2, count=8)
+    again = run(rows)
+    truth = Machine().run(rows).sum() / Machine().run(without_syncs(rows)).sum()
+    waits = np.flatnonzero(again.trace.calls.waits)
+    one, other = (np.isin(np.arange(len(again.trace.runtime)), waits[first::2]) for first in (0, 1))
+    for change in (Change(returns=one | other), Change(returns=one) | Change(returns=other)):
+        assert again.gain(change) == pytest.approx(truth, rel=0.05)
 
 
-def test_a_wait_that_was_none_becomes_one_though_a_later_kernel_lacks_its_call(tmp_path):
+@pytest.mark.parametrize(
+    ("rows", "loader", "kernels", "gain"),
+    [
+        ([("python", 400), ("kernel", 100)] * 5, 1.0, 0.1, 1),  # the CPU bounds it
+        (
+            [("load", 500), *[("kernel", 300)] * 5],
+            0.0,
+            1.0,
+            1.05,
+        ),  # the GPU is behind: while the loader loads, it works
+        ([("load", 1000), ("kernel", 1000), ("sync", 0.0)], 0.0, 1.0, 2),
+        ([("load", 1000), ("kernel", 1000), ("sync", 0.0)], 1.0, 0.1, 1.82),
+        ([("load", 1000), ("kernel", 1000), ("sync", 0.0)], 0.0, 0.1, 2010 / 112),  # both are more than their parts
+    ],
+)
+def test_a_gain_is_of_what_bounds_the_steps(rows, loader, kernels, gain):
+    again = run(program(rows, count=6))
+    change = Change(cpu=[(loading(again.trace), loader)]) | Change(kernels=np.full(len(again.trace.kernels), kernels))
+    assert again.gain(change) == pytest.approx(gain, rel=0.06)
+
+
+def test_twice_the_samples_count_twice_and_a_step_takes_at_least_what_goes_on_beside_it():
+    again = run(program([("load", 900), ("kernel", 100), ("sync", 0.0)]))
+    assert again.gain(Change(samples=2.0) | Change(samples=1.5)) == pytest.approx(3, rel=0.01)
+    least, less = np.full(4, 5000.0), np.array([6000.0, 0, 0, 0])
+    assert again.step_us(Change(at_least=least) | Change(at_least=less)).tolist() == [6000, 5000, 5000, 5000]
+    assert again.most(Change()) == pytest.approx(1012 / 100, rel=0.01)
+    assert again.most(without(np.ones(4, bool))) == np.inf
+
+
+# Traces by hand: four equal steps each. add(builder, begin) adds what one does.
+
+
+def short(builder, begin):
+    """Two short kernels 6 µs after their launches, so that this is the usual delay."""
+    for at in (begin, begin + 10):
+        builder.launch("short", at, 4, at + 6, 2)
+
+
+def by_hand(add, length):
+    return replayed(repeated(add, length))
+
+
+def change_of(again, returns=False, cpu=None, copies=1.0, **kernels):
+    """The change that kernels of these names, and copies, take so many times as long; cpu: (from, to) in each step."""
+    trace, factors = again.trace, np.ones(len(again.trace.kernels))
+    for name, factor in kernels.items():
+        factors[trace.named(trace.kernels, name.__eq__)] = factor
+    begins = again.steps.cpu_start
+    parts = [] if cpu is None else [(Cover(begins + cpu[0], begins + cpu[1]), 0.0)]
+    mask = trace.calls.waits if returns else None
+    return Change(parts, kernels=factors, copies=np.full(len(trace.copies), copies), returns=mask)
+
+
+def other_stream(called):
+    """A second stream's kernel begins as the first one's ends, and could have begun 6 us after its call."""
+
+    def add(builder, begin):
+        short(builder, begin)
+        builder.launch("first", begin + 20, 4, begin + 26, 60)
+        builder.launch("second", begin + called, 4, begin + 86, 500, stream=20)
+        builder.wait(begin + 68, begin + 586)
+
+    return add
+
+
+def full_queue(builder, begin):
+    builder.launch("k", begin, 4, begin + 6, 500)
+    builder.launch("k", begin + 10, 498, begin + 507, 500)  # returns as the first one ends
+    builder.wait(begin + 510, begin + 1007)
+
+
+def staged(builder, begin):
+    builder.copy(begin, 500, begin + 400, 100, 1_000_000)
+    short(builder, begin + 502)
+    builder.launch("k", begin + 522, 4, begin + 528, 468)
+    builder.wait(begin + 530, begin + 996)
+
+
+def copying_back(copy_us):
+    """A copy's call until 700, its copy from 106 on, and a kernel that ends at 699; then 100 us of Python."""
+
+    def add(builder, begin):
+        builder.launch("k", begin, 4, begin + 6, 693)
+        name = "Memcpy DtoH (Device -> Pageable)"
+        builder.copy(begin + 100, 600, begin + 106, copy_us, 1000, name=name, stream=20)
+
+    return add
+
+
+def waiting(call, begin_us, end_us, kernel_us):
+    def add(builder, begin):
+        builder.launch("k", begin, 4, begin + 6, kernel_us)
+        builder.wait(begin + begin_us, begin + end_us, call)
+
+    return add
+
+
+def launched_meanwhile(builder, begin):
+    """A thread waits for `early` until 700; another launches `late`, which ends just before."""
+    builder.launch("early", begin + 10, 4, begin + 16, 674)
+    builder.wait(begin + 100, begin + 700)
+    builder.launch("late", begin + 650, 4, begin + 656, 43, tid=2, stream=20)
+
+
+def pauses(builder, begin):
+    """Ten kernels, 3 us between them, then a graph of three, 2 us between these: the median is 3."""
+    for index in range(10):
+        builder.launch("k", begin + 5 * index, 4, begin + 6 + 103 * index, 100)
+    _, first = builder.launch("graphed", begin + 1040, 4, begin + 1046, 100, call="cudaGraphLaunch")
+    for at in (1149, 1252):
+        builder.add("kernel", "graphed", begin + at, 100, tid=7, pid=0, **first["args"])
+    builder.wait(begin + 1050, begin + 1352)
+
+
+ALL = (0, 10_000)
+EVENT, STREAM = "cudaEventSynchronize", "cudaStreamSynchronize"
+KNOWN = {  # what happens: (add, µs of a step, what changes, µs of a step then)
+    "work that is late waited for another stream": (other_stream(59.5), 590, {"first": 3.0}, 590 + 120),
+    "work that is hardly late did not": (other_stream(60.5), 590, {"first": 3.0}, 590 - 19.5),
+    "a launch into a full queue waits for the work in it": (full_queue, 1010, {"k": 0.1}, 1010 - 900),
+    "fewer bytes are staged faster too": (staged, 1000, {"copies": 0.25}, 1000 - 0.75 * 500),
+    "more bytes take longer to copy, not to begin": (staged, 1000, {"copies": 2.0}, 1000 + 100),
+    "a copy's call waits for its own copy": (copying_back(584), 800, {"k": 0.1}, 800),
+    "and ends with it": (copying_back(584), 800, {"k": 0.1, "copies": 0.5}, 800 - 292),
+    "or for a kernel, where its copy ended long before": (copying_back(294), 800, {"k": 0.5}, 800 - 346.5),
+    "a call that ends with no work waits for none": (waiting(EVENT, 10, 610, 100), 1000, {"k": 3.0}, 1000),
+    "so its time is the CPU's": (waiting(EVENT, 10, 610, 100), 1000, {"cpu": (10, 610)}, 400),
+    "a wait's time is not": (waiting(STREAM, 10, 107, 100), 1000, {"cpu": (10, 107)}, 1000),
+    "a long wait may end later after its work": (waiting(EVENT, 10, 10_000, 9694), 10_000, {"k": 0.1}, 6 + 969.4 + 300),
+    "a wait that was none becomes one": (waiting(STREAM, 300, 304, 100), 600, {"k": 10.0}, 1006 + 296),
+    "a wait that returns takes a call's time": (waiting(STREAM, 10, 60, 53), 500, {"returns": True}, 500 - 45),
+    "one that was none takes its own": (waiting(STREAM, 100, 103, 53), 500, {"returns": True}, 500),
+    "what is launched later is not waited for": (launched_meanwhile, 1100, {"early": 0.5}, 1100 - 337),
+    "gaps and a graph's stay": (pauses, 1352, {"k": 0.1, "graphed": 0.1}, 1046 + 30 + 6),
+    "gaps are as long": (pauses, 1352, {"k": 0.1, "graphed": 0.1, "cpu": ALL}, 6 + 130 + 12 * 3),
+}
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_steps_take_what_their_dependencies_let_them(name):
+    add, length, changes, step_us = KNOWN[name]
+    again = by_hand(add, length)
+    assert again.step_us(change_of(again, **changes)) == pytest.approx([step_us] * 4, abs=0.1)
+
+
+def test_waits_of_two_threads_that_cross_end_in_order():
+    """One for A from 10 to 500, one of another thread for B from 20 to 300, which then launches C."""
+
+    def crossing(builder, begin):
+        builder.launch("A", begin, 4, begin + 6, 493)
+        builder.launch("B", begin + 15, 4, begin + 21, 278, stream=20, tid=2)
+        builder.wait(begin + 10, begin + 500)
+        builder.wait(begin + 20, begin + 300, tid=2)
+        builder.launch("C", begin + 400, 4, begin + 406, 10, stream=20, tid=2)
+
+    again = by_hand(crossing, 600)
+    change = change_of(again, B=0.5)
+    steps_begin, begin, end = again.timeline(change)
+    is_c = again.trace.named(again.trace.kernels, "C".__eq__)
+    assert again.step_us(change) == pytest.approx([600] * 4)
+    assert (begin - np.repeat(steps_begin, 3))[is_c] == pytest.approx([406 - 139] * 4)
+    assert (end - begin)[is_c] == pytest.approx([10] * 4)
+
+
+@pytest.mark.parametrize("size", [0, 250_000])
+def test_a_late_copy_is_staged_for_a_ms_and_what_its_size_takes_but_no_longer(size):
+    again = by_hand(lambda builder, begin: builder.copy(begin, 5, begin + 5000, 100, size), 6000)
+    assert again.error == pytest.approx((5000 - 1000 - size / 250) / 6000, abs=0.01)
+
+
+def test_a_wait_that_was_none_becomes_one_though_a_later_kernel_lacks_its_call():
     """Each wait begins long after its kernel has ended; with kernels of ten times the length it does not."""
     rows = [("kernel", 100), ("python", 300), ("sync", 0.0), ("python", 300)]
     machine = Machine()
     machine.run([rows, rows, [*rows, ("kernel", 10)], rows, rows])
     calls = [event for event in machine.builder.events if event["name"] == "cudaLaunchKernel"]
     machine.builder.events.remove(calls[3])  # of the short kernel
-    trace = read(machine.builder.write(tmp_path / "made.pt.trace.json"))
-    factor = np.where(trace.kernels.duration > 50, 10.0, 1.0)
-    longer = Replay(trace, steps(trace)).step_us(Change(kernels=factor))
-    assert longer == pytest.approx([1000 + 300 + DELAY] * 5, rel=0.02)
+    again = replayed(machine.builder)
+    factor = np.where(again.trace.kernels.duration > 50, 10.0, 1.0)
+    assert again.step_us(Change(kernels=factor)) == pytest.approx([1000 + 300 + DELAY] * 5, rel=0.02)
 
 
-def test_changes_add_up_to_more_than_their_parts(replay):
-    """Loading and kernels alternate with a wait between: each alone is at most 2x, both together are more."""
-    again, trace = replay(program([("load", 1000), ("kernel", 1000), ("sync", 0.0)]))
-    no_loading = Change(cpu=[(loading(trace), 0.0)])
-    fast = Change(kernels=np.full(len(trace.kernels), 0.1))
-    assert again.gain(no_loading) == pytest.approx(2, rel=0.05)
-    assert again.gain(fast) == pytest.approx(1.82, rel=0.05)
-    assert again.gain(no_loading | fast) > 9
-
-
-def test_a_step_of_twice_the_samples_counts_twice(replay):
-    again, _ = replay(program([("python", 500), ("kernel", 10)]))
-    assert again.gain(Change(samples=2.0)) == pytest.approx(2, rel=0.01)
-
-
-def test_a_step_takes_at_least_what_goes_on_beside_it(replay):
-    again, _ = replay(program([("load", 900), ("kernel", 100), ("sync", 0.0)]))
-    assert again.step_us(Change(at_least=np.full(4, 5000.0))).tolist() == [5000.0] * 4
-
-
-def test_no_estimate_where_waits_are_not_explained(tmp_path):
+def test_no_estimate_where_waits_are_not_explained():
     """Every kernel begins 5 ms after its launch, for a reason that the trace does not hold."""
-    builder = TraceBuilder()
-    for number in range(3):
-        builder.step(number, number * 10_000, 1000)
+
+    def late(builder, begin):
         for kernel in range(2):
-            builder.launch("k", number * 10_000 + kernel * 10, 5, number * 10_000 + 20 + kernel * 5000, 100)
-    trace = read(builder.write(tmp_path / "made.pt.trace.json"))
-    again = Replay(trace, steps(trace))
+            builder.launch("k", begin + kernel * 10, 5, begin + 20 + kernel * 5000, 100)
+
+    again = by_hand(late, 10_000)
     assert again.error > MAX_ERROR
     assert again.gain(Change()) is None
 
 
-def test_no_estimate_where_work_waits_unexplained_beside_a_cpu_that_bounds_the_step(tmp_path):
+def test_no_estimate_where_work_waits_unexplained_beside_a_cpu_that_bounds_the_step():
     """Nothing is missed with nothing changed: the CPU takes 1 ms per step, whatever the GPU waits for."""
-    builder = TraceBuilder()
-    for number in range(4):
-        begin = number * 1000
-        builder.step(number, begin, 1000)
+
+    def unexplained(builder, begin):
         builder.op("aten::mm", begin, 1000)
         for at, late in ((0, 8), (20, 500), (600, 8), (620, 8)):
             builder.launch("k", begin + at, 5, begin + at + late, 10)
-    trace = read(builder.write(tmp_path / "made.pt.trace.json"))
-    again = Replay(trace, steps(trace))
+
+    again = by_hand(unexplained, 1000)
     assert again.same_us == pytest.approx(again.steps.duration, rel=0.01)
     assert again.error == pytest.approx(0.49, abs=0.02)
     assert again.gain(Change()) is None
@@ -221,118 +391,16 @@ def test_what_a_call_can_wait_for_is_the_last_work_launched_before_it(values, qu
     assert _last_at_most(values, [count for count, _ in queries], [limit for _, limit in queries]) == truth
 
 
-@pytest.fixture
-def by_hand(tmp_path):
-    """by_hand(add, µs): the `Replay` of four steps of so many µs, the CPU's marks, with the events that add() adds."""
-
-    def of(add, length):
-        builder = TraceBuilder()
-        for number in range(4):
-            builder.step(number, number * length, length)
-            add(builder, number * length)
-        trace = read(builder.write(tmp_path / "made.pt.trace.json"))
-        return Replay(trace, steps(trace))
-
-    return of
-
-
-def kernels_times(again, name, factor):
-    """The change that kernels of that name take so many times as long."""
-    trace = again.trace
-    return Change(kernels=np.where(trace.named(trace.kernels, lambda other: other == name), factor, 1.0))
-
-
-def short(builder, begin):
-    """Two short kernels 6 us after their launches, so that this is the usual delay."""
-    for at in (begin, begin + 10):
-        builder.launch("short", at, 4, at + 6, 2)
-
-
-def wait(builder, begin, end, call="cudaStreamSynchronize"):
-    builder.add("runtime", call, begin, end - begin, correlation=-2)
-
-
-def test_work_that_is_late_by_tens_of_us_waited_for_another_stream(by_hand):
-    def two_streams(builder, begin):
-        short(builder, begin)
-        builder.launch("first", begin + 20, 4, begin + 26, 60)
-        _, second = builder.launch("second", begin + 30, 4, begin + 86, 500)  # 50 us after launch and stream allow it
-        second["tid"] = second["args"]["stream"] = 20
-        wait(builder, begin + 40, begin + 586)
-
-    again = by_hand(two_streams, 590)
-    assert again.step_us(kernels_times(again, "first", 10.0)) == pytest.approx([590 + 540] * 4, abs=2)
-
-
-def test_a_launch_into_a_full_queue_waits_for_the_work_in_it(by_hand):
-    def full_queue(builder, begin):
-        builder.launch("k", begin, 4, begin + 6, 500)
-        builder.launch("k", begin + 10, 498, begin + 507, 500)  # returns as the first one ends
-        wait(builder, begin + 510, begin + 1007)
-
-    again = by_hand(full_queue, 1010)
-    assert again.step_us(kernels_times(again, "k", 0.1)) == pytest.approx([1010 - 900] * 4, abs=5)
-
-
-@pytest.mark.parametrize("size", [0, 250_000])
-def test_a_late_copy_is_staged_for_a_ms_and_what_its_size_takes_but_no_longer(by_hand, size):
-    again = by_hand(lambda builder, begin: builder.copy(begin, 5, begin + 5000, 100, size), 6000)
-    assert again.error == pytest.approx((5000 - 1000 - size / 250) / 6000, abs=0.01)
-
-
-def test_fewer_bytes_are_staged_faster_too(by_hand):
-    def staged(builder, begin):
-        builder.copy(begin, 500, begin + 400, 100, 1_000_000)
-        short(builder, begin + 502)
-        builder.launch("k", begin + 522, 4, begin + 528, 468)
-        wait(builder, begin + 530, begin + 996)
-
-    again = by_hand(staged, 1000)
-    quarter = again.step_us(Change(copies=np.full(4, 0.25)))
-    assert quarter == pytest.approx([1000 - 0.75 * 500] * 4, abs=3)
-
-
-@settings(max_examples=60, deadline=None)
-@given(rows=step)
-def test_no_bound_on_removing_waits_is_below_what_removing_them_gains(replay, rows):
-    """Whatever the CPU does after a wait, also loading: it would have done it while the GPU worked."""
-    before = program(rows)
-    _, trace = replay(before)
-    after = [[row for row in step if row[0] != "sync"] for step in before]
-    measured, truth = Machine().run(before).sum(), Machine().run(after).sum()
-    bound = hidden_syncs(Analysis(trace)).gain
-    assert bound is None or measured / bound <= truth + 0.02 * measured + 10 * len(before)
-
-
-def test_waits_of_two_changes_are_both_gone(replay):
-    rows = program([("python", 300), ("kernel", 400), ("sync", 0.0)] * 2, count=8)
-    again, trace = replay(rows)
-    truth = (
-        Machine().run(rows).sum() / Machine().run([[row for row in step if row[0] != "sync"] for step in rows]).sum()
-    )
-    syncs = np.flatnonzero(trace.calls.waits)
-    one, other = (np.isin(np.arange(len(trace.runtime)), syncs[first::2]) for first in (0, 1))
-    assert again.gain(Change(returns=one) | Change(returns=other)) == pytest.approx(truth, rel=0.05)
-
-
-def test_a_long_wait_may_end_later_after_its_work_than_a_short_one(by_hand):
-    def waiting(builder, begin):
-        builder.launch("k", begin, 4, begin + 6, 9694)
-        wait(builder, begin + 10, begin + 10_000, "cudaEventSynchronize")  # 300 us after the kernel
-
-    again = by_hand(waiting, 10_000)
-    assert again.step_us(kernels_times(again, "k", 0.1)) == pytest.approx([6 + 969.4 + 300] * 4, abs=3)
-
-
 @pytest.mark.parametrize("builder", [two_steps(), two_steps("2021"), run_ahead()], ids=["today", "2021", "run ahead"])
-def test_traces_by_hand_are_replayed(builder, tmp_path):
-    trace = read(builder.write(tmp_path / "made.pt.trace.json"))
-    again = Replay(trace, steps(trace))
-    assert again.same_us == pytest.approx(again.steps.duration, rel=0.02)
-    assert len(trace.kernels.call)
+def test_a_replay_without_a_change_is_what_was_recorded(builder):
+    again = replayed(builder)
+    assert again.same_us == pytest.approx(again.steps.duration, rel=0.006)  # of 10 and 20 us, the median is the delay
+    times = again.steps.start, again.trace.device_work.start, again.trace.device_work.end
+    for replayed_us, recorded_us in zip(again.timeline(Change()), times, strict=True):
+        assert replayed_us == pytest.approx(recorded_us, abs=10.1)
 
 
-def test_a_stall_in_an_outlying_step_takes_no_estimate_from_the_others(tmp_path):
+def test_a_stall_in_an_outlying_step_takes_no_estimate_from_the_others():
     """Six steps whose GPU is busy all the time, one of them stopped for 8 ms by what the trace does not hold."""
     builder, begin = TraceBuilder(), 0
     for number in range(6):
@@ -343,15 +411,15 @@ def test_a_stall_in_an_outlying_step_takes_no_estimate_from_the_others(tmp_path)
             op = builder.op("aten::mm", begin + at, 60)
             builder.launch("volta_sgemm_128x64_nn", begin + at + 5, 5, begin + at + 15 + late, 85, op=op)
         if stall:
-            builder.add("runtime", "cudaDeviceSynchronize", begin + 900, stall + 20, correlation=-2)
+            builder.wait(begin + 900, begin + 920 + stall, "cudaDeviceSynchronize")
         begin += 1000 + stall
-    path = builder.write(tmp_path / "made.pt.trace.json")
-    trace = read(path)
+    trace = read_trace(builder)
     found = steps(trace)
     assert Replay(trace, found).error > 0.5
     again = Replay(trace, found, ~is_outlier(found))
     assert again.error < MAX_ERROR
-    faster = np.full(len(trace.kernels), 0.1)
-    assert again.gain(Change(kernels=faster)) == pytest.approx(1, abs=0.1)  # the CPU bounds it
-    amp = next(cost for cost in advise(analyze(path)).costs if cost.step == "01_amp")
+    assert again.gain(Change(kernels=np.full(len(trace.kernels), 0.1))) == pytest.approx(
+        1, abs=0.1
+    )  # the CPU bounds it
+    [amp] = [cost for cost in advise(analyzed(builder)).costs if cost.id == "mixed_precision"]
     assert amp.estimated_gain == pytest.approx(1, abs=0.1)

@@ -6,7 +6,6 @@ from xml.etree import ElementTree
 import pytest
 from support import around, make_result, write_run
 
-from walkthrough.cli import main
 from walkthrough.compare import figures, rounds
 from walkthrough.compare.statistics import Mean
 
@@ -30,16 +29,15 @@ def texts_of(figure):
         ("not there/ladder.svg", "there is no folder"), ("not there/ladder.png", "there is no folder"),
     ],
 )  # fmt: skip
-def test_a_plot_has_the_format_of_its_name_or_is_refused_in_one_line(tmp_path, capsys, name, problem):
+def test_a_plot_has_the_format_of_its_name_or_is_refused_in_one_line(tmp_path, run_command, name, problem):
     for step, windows in (("00_baseline", SLOW), ("01_amp", FAST)):
         write_run(tmp_path / "logs", make_result(step, windows=windows))
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", str(tmp_path / "logs"), "--plot", str(tmp_path / name)])
-    assert ended.value.code == (2 if problem else 0)
+    done = run_command("compare", tmp_path / "logs", "--plot", tmp_path / name)
+    assert done.returncode == (2 if problem else 0)
     made = [path.name for path in tmp_path.iterdir() if path.name != "logs"]
     assert made == ([] if problem else [name])
     if problem:
-        assert f"--plot {tmp_path / name}: {problem}" in capsys.readouterr().err.splitlines()[-1]
+        assert f"--plot {tmp_path / name}: {problem}" in done.stderr.splitlines()[-1]
     elif name.endswith("svg"):
         root = ElementTree.parse(tmp_path / name).getroot()
         assert root.tag == "{http://www.w3.org/2000/svg}svg"
@@ -70,8 +68,12 @@ def test_a_bar_has_its_ratio_and_the_colour_of_what_it_shows(made, texts, colour
     assert set(grey) <= {figures.UNRESOLVED}
 
 
-def test_error_bars_reach_from_the_middle():
-    assert figures.reach([(1.0, 3.0, 4.0), (5.0, 5.0, 7.0)]) == [[2.0, 0.0], [1.0, 2.0]]
+def test_an_interval_is_drawn_as_far_as_it_reaches_to_either_side():
+    axes = figures.ladder_figure(made := ladder(make_result("01_amp", windows=FAST))).axes[0]
+    ends = axes.containers[0].lines[2][0].get_segments()[1][:, 0]
+    assert list(ends) == pytest.approx([made.rows[1].relative.low, made.rows[1].relative.high])
+    assert figures.interval_label(made) == "95 % interval of one round (no run-to-run variation)"
+    assert rounds.rounds_compared(ladder()) == rounds.rounds_compared(made) == (1, 1)
 
 
 def test_an_svg_does_not_depend_on_the_last_digits_of_a_float():

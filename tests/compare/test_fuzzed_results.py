@@ -1,18 +1,17 @@
-"""Damaged and hostile results, by seed: a bad run is named and left out, and the others are compared all the same."""
+"""Damaged and hostile results: a bad run is named and left out, and the others are compared all the same."""
 
 import io
 import json
 import random
 from copy import deepcopy
 
-import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from rich.console import Console
 from support import make_result, some_place, write_run
 
-from walkthrough.cli import main
 from walkthrough.compare.ladder import comparison, print_ladders
 from walkthrough.compare.rounds import comparisons
-from walkthrough.results.result import read_results
 
 GOOD = make_result("01_good")
 RAW = {"huge": "9" * 5000, "infinite": "1e999", "nan": "NaN", "deep": "[" * 100_000}
@@ -38,11 +37,13 @@ def mutated(chance):
     return text[: chance.randrange(len(text))] if chance.random() < 0.1 else text
 
 
-def check(folder, seed):
-    """What `compare` makes of a folder with this run and two good ones: finite, and it can be printed and sent."""
+@settings(deadline=None, max_examples=60)
+@given(st.integers(0, 2**32))
+def test_any_result_leaves_the_others_to_be_compared(tmp_path_factory, seed):
+    folder = tmp_path_factory.mktemp("logs")
     for step in ("00_baseline", "01_good"):
         write_run(folder, make_result(step))
-    (folder / "02_odd").mkdir(exist_ok=True)
+    (folder / "02_odd").mkdir()
     (folder / "02_odd" / "result.json").write_text(mutated(random.Random(seed)))
     compared, problems = comparisons(folder)
     assert sum(len(one.rows) for one in compared) + len(problems) == 3
@@ -53,59 +54,3 @@ def check(folder, seed):
     print_ladders(compared, Console(file=printed, width=140))
     printed.flush()
     assert b"\x1b" not in printed.buffer.getvalue()
-
-
-@pytest.mark.parametrize("seed", range(100))
-def test_any_result_leaves_the_others_to_be_compared(tmp_path, seed):
-    check(tmp_path, seed)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("block", range(1, 21))
-def test_many_results_leave_the_others_to_be_compared(tmp_path, block):
-    for seed in range(100 * block, 100 * block + 100):
-        try:
-            check(tmp_path, seed)
-        except Exception as error:
-            raise AssertionError(f"seed {seed}") from error
-
-
-@pytest.mark.parametrize(
-    "windows", ["[1e308, 1e308]", "[1e308, 5e-324]", "[0]", "[-1]", "[NaN]", "[" + "9" * 5000 + "]", "[]"]
-)
-def test_windows_that_no_machine_has_are_named_and_the_others_compared(tmp_path, capsys, windows):
-    for step in ("00_baseline", "01_good", "02_odd"):
-        write_run(tmp_path, make_result(step))
-    path = tmp_path / "02_odd" / "result.json"
-    value = json.loads(path.read_text())
-    value["samples_per_second"]["windows"] = "@"
-    path.write_text(json.dumps(value).replace('"@"', windows))
-    for words in ([], ["--json"]):
-        with pytest.raises(SystemExit) as ended:
-            main(["compare", str(tmp_path), *words])
-        printed = capsys.readouterr()
-        assert ended.value.code == 0
-        assert [line for line in printed.err.splitlines() if "02_odd" in line and "is broken" in line]
-        assert "01_good" in printed.out
-
-
-@pytest.mark.parametrize("name", ["../00_baseline", "/tmp", "..", "a\\b", "x" * 10**5])
-@pytest.mark.parametrize("field", ["step", "trace"])
-def test_a_result_names_no_file_elsewhere(tmp_path, field, name):
-    write_run(tmp_path, make_result())
-    (tmp_path / "02_odd").mkdir()
-    (tmp_path / "02_odd" / "result.json").write_text(json.dumps(make_result().as_json() | {field: name}))
-    results, problems = read_results(tmp_path)
-    assert len(results) == len(problems) == 1
-    assert f"`$.{field}`" in problems[0]
-
-
-def test_ten_million_windows_are_refused(tmp_path):
-    write_run(tmp_path, make_result())
-    path = tmp_path / "00_baseline" / "result.json"
-    value = json.loads(path.read_text())
-    value["samples_per_second"]["windows"] = [1] * 5_000_000
-    path.write_text(json.dumps(value, separators=(",", ":")))
-    results, problems = read_results(tmp_path)
-    assert not results
-    assert "<= 100000" in problems[0]

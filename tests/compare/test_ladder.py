@@ -7,16 +7,26 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from support import CPU_RECORD, ROOT, around, assert_refused, in_rounds, ladder_of, make_result, write_run
+from support import around, assert_refused, in_rounds, ladder_of, make_limit, make_result, write_run
 
-from walkthrough.cli import main
-from walkthrough.compare import figures, roofs, rounds
-from walkthrough.compare.ladder import comparison, intervals, ladder_table, notes_of, page_table, print_ladders, summary
+from walkthrough.compare import figures, rounds
+from walkthrough.compare.ladder import (
+    PUBLISHED,
+    comparison,
+    intervals,
+    ladder_table,
+    notes_of,
+    page_table,
+    print_ladders,
+    summary,
+)
+from walkthrough.compare.study import write
 from walkthrough.results import result as record
 from walkthrough.results.result import NotRun
 
@@ -70,12 +80,7 @@ def on_a_cpu():
     return rounds.ladders([replace(result, device_type="cpu", model="tiny_convmixer") for result in results]), {}
 
 
-def recorded():
-    folder = ROOT / "logs" / "reference" / CPU_RECORD
-    return rounds.comparisons(folder)[0], dict(limit=roofs.read(folder))
-
-
-CASES = {"on_a_gpu": on_a_gpu, "on_a_cpu": on_a_cpu, "recorded": recorded}
+CASES = {("on_a_gpu", 200): on_a_gpu, ("on_a_cpu", 80): on_a_cpu}
 
 
 def printed(ladders, width=140, **more):
@@ -84,20 +89,15 @@ def printed(ladders, width=140, **more):
     return "\n".join(line.rstrip() for line in console.export_text().splitlines()) + "\n"
 
 
-@pytest.mark.parametrize("width", [80, 200])
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize(("case", "width"), CASES)
 def test_the_printed_ladder_is_the_golden_one(case, width):
-    ladders, more = CASES[case]()
+    ladders, more = CASES[case, width]()
     text, path = printed(ladders, width, **more), GOLDEN / f"{case}_{width}.txt"
     if "REGENERATE" in os.environ:
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
     assert max(map(len, text.splitlines())) <= width
-
-
-def test_there_is_no_golden_text_of_something_else():
-    assert {path.stem for path in GOLDEN.iterdir()} == {f"{case}_{width}" for case in CASES for width in (80, 200)}
 
 
 def test_parts_that_fit_beside_each_other_share_a_table():
@@ -116,20 +116,13 @@ def test_a_page_shows_the_cells_of_the_terminal():
     )
     base, amp = ([cell.strip() for cell in line.split("|")[1:-1]] for line in page[2:4])
     assert base == ["`00_baseline`", "32", "100.0", "", "1.00x", "98.0 to 102.0", "1", "320.0", "2510", "25%"]
+    assert ladder_table(ladders[0], a_limit()).rows[0]["% of\nlimit"] == 0.25
     assert amp == ["`01_amp`", "32", "100.1", gain, gain, "97.0 to 104.0", "1", "319.7", "2510", "25%"]
     some = page_table(ladders[0], steps=["01_amp"], gains=False).splitlines()
     assert some[0] == "| step | batch | images/s | windows | rounds | step ms | memory MB |"
     assert some[2:] == ["| `01_amp` | 32 | 100.1 | 97.0 to 104.0 | 1 | 319.7 | 2510 |"]
     needs = page_table(on_a_cpu()[0][0]).splitlines()[-1]
     assert needs.split(" | ")[2:5] == ["400.0", "needs a second process", ""]
-
-
-def test_the_limit_is_shown_with_ladders_of_its_setup_only():
-    ladders, more = on_a_gpu()
-    assert ladder_table(ladders[0], a_limit()).rows[0]["% of\nlimit"] == 0.25
-    text = printed(ladders, **more)
-    assert text.count("% of limit: images/s over those of the model alone") == 1
-    assert "limit" not in printed(ladders, limit=a_limit(replace(make_result().setup, image_size=1)))
 
 
 def ladder_with_gains(*gains):
@@ -189,20 +182,17 @@ def test_what_several_steps_without_effect_note_is_not_repeated():
     assert notes_of(on_a_cpu()[0][0]) == ["threads sleep", "autocast is off", "one trains"]
 
 
-# The command
+def test_the_published_figures_agree_with_each_other():
+    for row in PUBLISHED.values():
+        assert row.batch_size / row.step_ms * 1e3 == pytest.approx(row.images_per_second, rel=1.5e-3)
+        of_baseline = row.images_per_second / PUBLISHED["00_baseline"].images_per_second
+        assert of_baseline == pytest.approx(row.relative, abs=0.01)
 
 
 @pytest.fixture
-def command(capsys):
+def command(run_command):
     """command(*words): exit code, output and error of `compare`."""
-
-    def run(*words):
-        with pytest.raises(SystemExit) as ended:
-            main(["compare", *map(str, words)])
-        captured = capsys.readouterr()
-        return SimpleNamespace(returncode=ended.value.code, stdout=captured.out, stderr=captured.err)
-
-    return run
+    return partial(run_command, "compare")
 
 
 def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command):
@@ -211,7 +201,7 @@ def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command):
     value = json.loads(command(tmp_path, "--json").stdout)
     assert (list(value), value["baseline"]) == (["baseline", "rows"], "00_baseline")
     base, row = value["rows"]
-    assert [base[name] for name in ("relative", "resolved")] == [1.0, False]
+    assert [base[name] for name in ("relative", "relative_low", "relative_high", "resolved")] == [1.0, 1.0, 1.0, False]
     more = {name: row.pop(name) for name in list(row) if name not in make_result().as_json()}
     low, high = more.pop("relative_low"), more.pop("relative_high")
     assert low < 1 < high
@@ -220,6 +210,10 @@ def test_the_json_is_the_results_and_their_relative_speed(tmp_path, command):
         "resolved": False, "acts": True, "needs": None, "share_of_arithmetic_peak": None, "share_of_memory_roof": None
     }  # fmt: skip
     assert row == json.loads((tmp_path / "01_amp" / "result.json").read_text())
+    write(tmp_path / "limit.json", make_limit(step_bytes=[{"precision": "float32", "fixed": 0.0, "per_image": 1e5}]))
+    base, row = json.loads(command(tmp_path, "--json").stdout)["rows"]
+    assert base["share_of_memory_roof"] == pytest.approx(0.0745)  # 74.5 images/s, 1e5 bytes each, of 1e8 bytes/s
+    assert "% of limit" in command(tmp_path).stdout
 
 
 def test_rows_of_another_ladder_and_of_no_effect_have_no_ratio_to_the_baseline():
@@ -227,17 +221,19 @@ def test_rows_of_another_ladder_and_of_no_effect_have_no_ratio_to_the_baseline()
     assert [row["relative"] and round(row["relative"]) for row in rows] == [1, 1, 1, 126, None, None]
     assert [row["resolved"] for row in rows] == [False, False, False, True, None, None]
     assert [row["share_of_memory_roof"] for row in rows] == [0.123] * 4 + [None] * 2
+    assert "limit" not in printed(on_a_gpu()[0], limit=a_limit(replace(make_result().setup, image_size=1)))
     needs = [None, "bf16 units", None, "a GPU", "a GPU", "a second process"]
     rows = comparison(on_a_cpu()[0])["rows"]
     assert [(row["acts"], row["needs"]) for row in rows] == [(need is None, need) for need in needs]
 
 
 REFUSED = {  # what is in the folder, and what the line names besides it
-    "missing": ({}, ""),
+    "mistyped": ({}, "is not there: name a folder of runs"),
     "empty": ({"": None}, "run `make tour`"),
     "foreign": ({"photos/result.txt": "holiday"}, "result.json"),
     "one below": ({"mine/00_baseline/result.json": json.dumps(make_result().as_json())}, "its folders have: mine"),
-    "torn": ({"01_amp/result.json": "torn"}, "01_amp/result.json is broken: not JSON"),
+    "torn": ({"01_amp/result.json": "torn"}, "01_amp/result.json is broken: not JSON\n"),
+    "two torn": ({"1/result.json": "torn", "2/result.json": "torn"}, "1/result.json is broken: not JSON (1 more are"),
 }
 
 
@@ -253,6 +249,12 @@ def test_a_folder_without_readable_runs_is_refused(tmp_path, command, case):
     done = command(folder)
     assert_refused(done, str(folder))
     assert text in done.stderr
+    assert ("make tour" in done.stderr) == (case in ("empty", "foreign"))
+
+
+def test_a_file_in_the_place_of_the_folder_is_named_as_one(tmp_path, command):
+    (tmp_path / "result.json").write_text("{}")
+    assert_refused(command(tmp_path / "result.json"), "is a file: name a folder of runs")
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from walkthrough.compare import rounds
 from walkthrough.compare.rounds import merged, merged_clocks
 from walkthrough.compare.statistics import SAME
 from walkthrough.results import result as record
+from walkthrough.results.errors import InputError
 from walkthrough.results.result import GpuClocks
 
 SLOW, FAST = around(100.0), around(200.0)
@@ -45,15 +46,12 @@ def test_runs_by_themselves_are_compared_by_their_windows():
     assert ladder.rows[0].relative == SAME
 
 
-def test_a_slower_step_has_a_ratio_below_1():
-    [ladder] = rounds.ladders([make_result(windows=FAST), make_result("01_amp", windows=SLOW)])
-    assert str(ladder.rows[1].gain).startswith("0.50x (0.4")
-
-
 def test_a_row_without_effect_has_no_gain_and_the_next_one_is_compared_with_the_last_that_acts():
     noise = make_result("01_amp", windows=SLOW, needs="bf16 units")
     [ladder] = rounds.ladders([make_result(windows=SLOW), noise, make_result("02_bigger_batch", windows=FAST)])
     assert [row.acts for row in ladder.rows] == [True, False, True]
+    assert [row.needs for row in ladder.rows] == ["", "needs bf16 units", ""]
+    assert replace(ladder.rows[1], result=replace(noise, needs="x" * 60)).needs == f"needs {'x' * 39}…"
     assert ladder.rows[1].gain is None
     assert ladder.rows[2].gain == ladder.rows[2].relative  # both against 00_baseline
 
@@ -74,23 +72,32 @@ def test_of_many_windows_a_tenth_at_either_end_is_left_out():
 
 
 @pytest.mark.parametrize(
-    "change", [{"device": "Other GPU"}, {"data": "stand-in"}, {"model": "resnet18"}, {"image_size": 64}]
-)
-def test_runs_that_do_not_compare_make_ladders_of_their_own(change):
-    results = [make_result(), make_result("01_amp"), make_result("02_bigger_batch", **change)]
-    ladders = rounds.ladders(results)
-    assert [[row.result.step for row in ladder.rows] for ladder in ladders] == [
-        ["00_baseline", "01_amp"],
-        ["02_bigger_batch"],
-    ]
+    "change",
+    [
+        {"device": "Other GPU"}, {"data": "stand-in"}, {"model": "resnet18"}, {"image_size": 64},
+        {"environment": replace(make_result().environment, cores=64)},
+    ],
+)  # fmt: skip
+def test_runs_that_do_not_compare_make_ladders_of_their_own_the_longest_first(change):
+    """On a CPU, whose name does not say how many of its cores a machine has."""
+    steps = ("00_baseline", change), ("01_amp", {}), ("02_bigger_batch", {})
+    ladders = rounds.ladders(make_result(step, device_type="cpu", **own) for step, own in steps)
+    names = [[row.result.step for row in ladder.rows] for ladder in ladders]
+    assert names == [["01_amp", "02_bigger_batch"], ["00_baseline"]]
 
 
-def test_cpus_of_one_name_and_different_size_do_not_share_a_ladder():
-    small, large = (
-        make_result(step, device_type="cpu", environment=replace(make_result().environment, cores=cores))
-        for step, cores in (("00_baseline", 2), ("01_amp", 64))
-    )
-    assert len(rounds.ladders([small, large])) == 2
+def test_of_ladders_of_one_length_the_newest_is_first():
+    results = [make_result(device=name, started=f"2026-01-0{day}") for day, name in ((1, "a"), (3, "b"), (2, "c"))]
+    assert [ladder.baseline.device for ladder in rounds.ladders(results)] == ["b", "c", "a"]
+
+
+def test_a_whole_comparison_is_the_longest_ladder_and_nothing_in_its_folder_is_broken(tmp_path):
+    for step, device in (("00_baseline", "a"), ("01_amp", "a"), ("02_bigger_batch", "b")):
+        write_run(tmp_path, make_result(step, device=device))
+    assert [row.result.step for row in rounds.whole_comparison(tmp_path).rows] == ["00_baseline", "01_amp"]
+    (tmp_path / "01_amp" / "result.json").write_text("torn")
+    with pytest.raises(InputError, match=r"01_amp/result\.json is broken"):
+        rounds.whole_comparison(tmp_path)
 
 
 def test_merged_runs_pool_their_windows_and_take_medians_of_the_rest():
@@ -130,4 +137,3 @@ def test_what_one_run_does_not_tell_nobody_tells_of_all_of_them():
     together = merged_clocks(runs)
     assert (together.power_watts, together.sm_mhz, together.sm_mhz_lowest) == (None, 1695, 1410)
     assert merged_clocks([*runs, None]) is None
-    assert merged_clocks([None]) is None

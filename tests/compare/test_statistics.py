@@ -1,6 +1,7 @@
 """Whether two programs differ: known answers, properties, edge cases, and how often intervals hold the true ratio."""
 
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -35,9 +36,6 @@ def inverse(answer):
     return 1 / answer.ratio, 1 / answer.high, 1 / answer.low
 
 
-# Known answers
-
-
 def test_three_rounds_by_hand():
     # logarithms of the ratios: 0.1, 0.2, 0.3; mean 0.2, standard deviation 0.1, standard error 0.1 / sqrt(3)
     slower = {1: [90.0, 100.0, 101.0], 2: [199.0, 200.0, 777.0], 3: [50.0, 50.0, 50.0]}
@@ -47,16 +45,6 @@ def test_three_rounds_by_hand():
     assert ends(answer) == pytest.approx((math.exp(0.2), math.exp(0.2 - reach), math.exp(0.2 + reach)))
     assert answer.rounds == 3
     assert not answer.resolved
-
-
-@pytest.mark.parametrize("ratios", [(1.1, 1.3), (1.04, 1.18, 1.1, 1.09, 1.12), (0.5, 0.7, 0.61, 0.66, 0.58, 0.63, 0.6)])
-def test_over_rounds_it_is_the_t_interval_of_the_logarithms(ratios):
-    stats = pytest.importorskip("scipy.stats")
-    logarithms = np.log(ratios)
-    expected = stats.t.interval(0.95, len(ratios) - 1, loc=logarithms.mean(), scale=stats.sem(logarithms, ddof=1))
-    answer = of_pairs(ratios)
-    assert ends(answer) == pytest.approx((stats.gmean(ratios), *np.exp(expected)))
-    assert answer.rounds == len(ratios)
 
 
 def test_the_quantile_of_student_s_t_is_scipy_s():
@@ -80,13 +68,6 @@ def test_two_rounds_give_a_wide_interval():
     assert not answer.resolved
 
 
-def test_a_gain_in_all_of_five_rounds_is_resolved_though_the_rounds_differ_by_more():
-    machine = {1: 1.0, 2: 0.7, 3: 1.3, 4: 0.8, 5: 1.1}
-    slower = {number: [speed * window for window in (95, 100, 105)] for number, speed in machine.items()}
-    faster = {number: [speed * window for window in (101, 106, 112)] for number, speed in machine.items()}
-    assert str(ratio(faster, slower)) == "1.06x (1.06-1.06)"
-
-
 def test_one_round_is_the_ratio_of_the_medians_with_an_interval_of_the_windows():
     slow, fast = [98.0, 99.0, 100.0, 101.0, 102.0], [196.0, 198.0, 200.0, 202.0, 204.0]
     answer = ratio({0: fast}, {0: slow})
@@ -97,13 +78,17 @@ def test_one_round_is_the_ratio_of_the_medians_with_an_interval_of_the_windows()
     assert not ratio({0: [99.0, 102.5, 103.0, 104.0, 105.0]}, {0: slow}).resolved
 
 
-def test_two_windows_each_by_hand():
-    # The median of a resample of two windows is one, the other, or (half the time) the mean of both; the logarithm of
-    # 90, 100, 100, 110 over 100 has this variance; two runs, corrected by 2 / (2 - 1), and 2 degrees of freedom.
-    error = math.sqrt(2 * 2 * np.var(np.log([0.9, 1, 1, 1.1])))
-    answer = of_windows([90, 110], [90, 110])
-    assert math.log(answer.high) == pytest.approx(T_2 * error, rel=0.05)  # the bootstrap's resamples are drawn
-    assert math.log(answer.low) == pytest.approx(-T_2 * error, rel=0.05)
+def test_five_windows_are_resampled_in_blocks_of_two_neighbours():
+    # Blocks [w0 w1] … [w4 w0], three of them cut to five windows: all 125 resamples, each as likely as the others.
+    windows = [96.0, 99.0, 100.0, 103.0, 105.0]
+    blocks = [[windows[at], windows[(at + 1) % 5]] for at in range(5)]
+    medians = [statistics.median((*a, *b, c[0])) for a in blocks for b in blocks for c in blocks]
+    error = np.std(np.log(np.array(medians) / 100)) * math.sqrt(
+        5 / 4
+    )  # about their own median: corrected by n / (n - 1)
+    reach = t_quantile(2 * (5 / 2 - 1)) * math.sqrt(2) * error
+    answer = of_windows(windows, windows)
+    assert (math.log(answer.low), math.log(answer.high)) == pytest.approx((-reach, reach), rel=0.05)
 
 
 def test_programs_without_two_rounds_in_common_are_compared_by_all_their_windows():
@@ -118,16 +103,13 @@ def test_only_rounds_that_both_programs_have_are_pairs():
     assert ratio(faster, slower) == of_pairs([1.1, 1.2, 0.9])
 
 
-# What holds for all
-
-
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(rounds, rounds)
 def test_the_ratio_the_other_way_round_is_the_inverse(a, b):
     assert ends(ratio(a, b)) == pytest.approx(inverse(ratio(b, a)))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(rounds, st.data())
 def test_what_a_machine_does_to_a_whole_round_changes_nothing(a, data):
     windows = st.lists(speeds, min_size=1, max_size=6)
@@ -137,14 +119,14 @@ def test_what_a_machine_does_to_a_whole_round_changes_nothing(a, data):
     assert ends(ratio(*scaled)) == pytest.approx(ends(ratio(a, b)))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(runs, runs, st.floats(0.1, 10))
 def test_a_gain_multiplies_the_ratio_and_both_ends(a, b, gain):
     one, other = of_windows(a, b), of_windows([gain * window for window in a], b)
     assert ends(other) == pytest.approx([gain * end for end in ends(one)])
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(runs, runs)
 def test_an_interval_holds_its_ratio_and_is_the_same_each_time(a, b):
     answer = of_windows(a, b)
@@ -152,24 +134,12 @@ def test_an_interval_holds_its_ratio_and_is_the_same_each_time(a, b):
     assert of_windows(a, b) == answer
 
 
-@settings(deadline=None)
-@given(st.lists(st.floats(0.1, 10), min_size=2, max_size=8).filter(lambda ratios: max(ratios) > 1.01 * min(ratios)))
-def test_more_rounds_of_the_same_spread_make_the_interval_narrower(ratios):
-    few, many = of_pairs(ratios), of_pairs(ratios * 3)
-    assert many.ratio == pytest.approx(few.ratio)
-    assert few.low < many.low < many.ratio < many.high < few.high
-
-
-# Edge cases
-
-
 def test_equal_medians_are_not_resolved():
     assert of_windows([5.1] * 5, [5.1] * 7) == Ratio(1.0, 1.0, 1.0, 1)
     assert of_pairs([1.0] * 3) == Ratio(1.0, 1.0, 1.0, 3)
-    assert not Ratio(1.0, 1.0, 1.0, 3).resolved
     assert not SAME.resolved
     same = {1: [3.0, 1.0], 2: [2.0, 7.0]}
-    assert ratio(same, same) == SAME
+    assert ratio(same, same) == SAME == Ratio(1.0, 1.0, 1.0, 1)
 
 
 def test_speeds_that_differ_by_rounding_only_are_not_resolved():
@@ -193,13 +163,6 @@ def test_a_run_of_one_window_does_not_show_how_it_varies(windows):
     assert (answer.low, answer.high) == (0, UNLIMITED)
     assert not answer.resolved
     assert str(answer) == "~2.00x (0.00-1000+)"
-
-
-def test_runs_may_have_different_numbers_of_windows():
-    few = [99.0, 101.0, 98.0]
-    many = [100.0, 99.0, 101.0, 98.0, 102.0] * 4
-    assert not of_windows(few, many).resolved
-    assert ratio({1: few, 2: few, 3: few}, {1: many, 2: many[:1], 3: many[:2]}).rounds == 3
 
 
 def test_huge_ratios_do_not_overflow():
@@ -236,9 +199,8 @@ def share_that_holds(answers, truth):
     return np.mean([answer.low <= truth <= answer.high for answer in answers])
 
 
-@pytest.mark.parametrize("number", [3, 7])
-def test_over_drifting_rounds_95_percent_of_intervals_hold_the_ratio(number):
-    generator, trials = np.random.default_rng(1), 500
+def test_over_drifting_rounds_95_percent_of_intervals_hold_the_ratio():
+    generator, trials, number = np.random.default_rng(1), 500, 4
     drift = 0.05 * np.cumsum(generator.standard_normal((trials, 1, number, 1)), axis=2)
     offsets = 0.02 * generator.standard_normal((trials, 2, number, 1))
     logarithms = drift + offsets + 0.03 * alike(generator, (trials, 2, number, 5), 0.6)
@@ -247,19 +209,11 @@ def test_over_drifting_rounds_95_percent_of_intervals_hold_the_ratio(number):
     assert 0.9 < share_that_holds(answers, 1.3) < 0.99
 
 
-@pytest.mark.parametrize(("windows", "correlation", "least"), [(5, 0.0, 0.95), (10, 0.0, 0.95), (5, 0.6, 0.85)])
-def test_the_bootstrap_of_one_round_holds_the_ratio_of_the_two_runs(windows, correlation, least):
-    noise = 0.03 * alike(np.random.default_rng(2), (400, 2, windows), correlation)
+def test_the_bootstrap_of_one_round_holds_the_ratio_of_the_two_runs():
+    noise = 0.03 * alike(np.random.default_rng(2), (400, 2, 5), 0.6)
     answers = [of_windows(a, b) for a, b in np.exp(noise).tolist()]
-    assert share_that_holds(answers, 1.0) >= least
+    assert share_that_holds(answers, 1.0) >= 0.85
     assert np.mean([math.log(answer.high / answer.low) for answer in answers]) < 8 * 0.03  # and says something
-
-
-def test_windows_that_are_like_their_neighbours_widen_the_interval():
-    wave = [100 + 5 * math.sin(at / 3) for at in range(20)]
-    shuffled = [wave[at * 7 % 20] for at in range(20)]
-    assert sorted(wave) == sorted(shuffled)
-    assert math.log(of_windows(wave, wave).high) > 1.2 * math.log(of_windows(shuffled, shuffled).high)
 
 
 def test_rounds_end_early_once_the_answer_is_settled():
@@ -271,11 +225,8 @@ def test_rounds_end_early_once_the_answer_is_settled():
     assert decided([1.1, 0.9, 1.05, 0.97], 5) is False
     assert decided([1.1, 0.9, 1.05, 0.97], 50) is None  # so many may show it
     assert decided([1.0, 1.0, 1.0], 5) is False
-
-
-def test_an_early_look_needs_a_wider_interval_the_more_of_them_there_are():
-    ratios = [1.2, 1.22, 1.17, 1.21]  # 1.2 times; 9.3 standard errors above 1
-    assert [decided(ratios, rounds) for rounds in (5, 10, 1000)] == [True, True, None]
+    # The more looks there are, the wider an interval each needs: 1.2 times is 9.3 standard errors above 1.
+    assert [decided([1.2, 1.22, 1.17, 1.21], rounds) for rounds in (5, 10, 1000)] == [True, True, None]
 
 
 def test_the_rounds_needed_are_those_whose_interval_ends_at_1():
@@ -287,8 +238,8 @@ def test_the_rounds_needed_are_those_whose_interval_ends_at_1():
     assert rounds_needed([1.0, 1.0], 5) == math.inf
 
 
-@pytest.mark.parametrize("rounds", [5, 10])
-def test_early_ends_find_no_difference_where_there_is_none_more_often_than_five_percent_and_one(rounds):
+def test_early_ends_find_no_difference_where_there_is_none_more_often_than_five_percent_and_one():
+    rounds = 10
     noise = 0.05 * np.random.default_rng(3).standard_normal((1000, rounds, 2))
 
     def found(ratios):
@@ -305,8 +256,5 @@ def test_the_mean_of_values_has_students_interval():
     assert of_three.high == pytest.approx(2 + 4.302653 / 3**0.5)
     assert of_three.low == pytest.approx(2 - 4.302653 / 3**0.5)
     assert str(of_three) == "2 (-0.484 to 4.48)"
-
-
-def test_the_mean_of_one_value_has_no_interval():
     assert mean([0.25]) == Mean(0.25, None, None, 1)
     assert str(mean([0.25])) == "0.25"

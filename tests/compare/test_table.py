@@ -1,10 +1,8 @@
 """Tables: the text of a cell, and the same rows in the terminal, as Markdown and as JSON."""
 
-import io
 from dataclasses import asdict
 
 import pytest
-from rich.console import Console
 
 from walkthrough.compare.statistics import Mean, Ratio
 from walkthrough.compare.table import Table, code, escaped, markdown_table, text
@@ -35,20 +33,6 @@ TABLE = Table(
 )  # fmt: skip
 def test_a_cell_is_a_short_text(cell, template, shown):
     assert text(cell, template) == shown
-
-
-def test_a_table_in_a_terminal_is_aligned_and_dim_without_a_difference():
-    console = Console(width=100, force_terminal=True, color_system="standard", record=True, file=io.StringIO())
-    TABLE.show(console)
-    styled = console.export_text(styles=True, clear=False)
-    assert styled.count("\x1b[2m~1.02x (0.97-1.08)") == 1
-    assert [line.rstrip() for line in console.export_text().splitlines()] == [
-        "                                      vs",
-        "program     images/s               plain  share  same",
-        "plain         1234.6                   -    50%   yes",
-        "a|b [x]  needs a GPU  ~1.02x (0.97-1.08)    25%    no",
-        "What [it] was.",
-    ]
 
 
 def test_a_table_on_a_page_is_escaped():

@@ -6,83 +6,63 @@ import os
 import signal
 import sys
 import time
+from functools import partial
+from itertools import cycle
 from pathlib import Path
 
 import pytest
-from support import NAMES, ROOT, make_result, run_program, start_program
+from support import NAMES, ROOT, assert_refused, make_result, run_program, start_program
 
-from walkthrough.cli import main
-from walkthrough.compare import isolated, tour
-from walkthrough.compare.isolated import Outcome
+from walkthrough.compare import tour
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 from walkthrough.results.folder import own_folder
 
 
-def test_a_quick_tour_runs_every_step_and_prints_the_table(quick_tour):
-    assert quick_tour.finished.returncode == 0, quick_tour.finished.stdout + quick_tour.finished.stderr
+@pytest.fixture(scope="module")
+def toured(quick_tour):
+    """{step: its result} of a quick tour."""
     results, problems = record.read_results(quick_tour.logdir)
     assert not problems
-    assert [result.step for result in results] == NAMES
-    for result in results:
-        assert len(result.samples_per_second.windows) >= 5
-        assert (quick_tour.logdir / result.step / result.trace).is_file()
-        assert result.data == "stand-in"
-        assert f"{result.step} " in quick_tour.finished.stdout
-    assert [result.batch_size for result in results] == [32, 32] + [128] * (len(NAMES) - 2)
-    assert quick_tour.finished.stdout.count("STAND-IN DATA") == 1
-    assert "has no effect in this step" not in quick_tour.finished.stdout
-    assert "not run" not in quick_tour.finished.stdout
-    header = next(line for line in quick_tour.finished.stdout.splitlines() if line.startswith("step "))
-    assert header.split() == ["step", "images/s", "before", "baseline", "batch", "ms", "±", "MB", "MB"]
-    assert "…" not in quick_tour.finished.stdout
+    return {result.step: result for result in results}
 
 
-def test_a_tour_leaves_nothing_but_its_runs(quick_tour):
+def test_a_quick_tour_runs_every_step_and_leaves_nothing_but_its_runs(quick_tour, toured):
+    assert quick_tour.finished.returncode == 0, quick_tour.finished.stdout + quick_tour.finished.stderr
     names = sorted(path.name for path in quick_tour.logdir.iterdir() if not path.name.endswith(".lock"))
-    assert names == NAMES
-    for name in names:
+    assert names == list(toured) == NAMES
+    for name, result in toured.items():
+        assert len(result.samples_per_second.windows) >= 5
+        assert (quick_tour.logdir / name / result.trace).is_file()
         assert len(list((quick_tour.logdir / name).iterdir())) == 3
+        assert result.data == "stand-in"
+    assert [result.batch_size for result in toured.values()] == [32, 32] + [128] * (len(NAMES) - 2)
 
 
-def test_uint8_cuts_the_bytes_of_a_batch_to_a_quarter(quick_tour):
-    results, _ = record.read_results(quick_tour.logdir)
-    sizes = {result.step: result.batch_bytes for result in results}
+def test_a_tour_prints_its_banner_once_and_the_table(quick_tour):
+    out = quick_tour.finished.stdout
+    assert out.count("STAND-IN DATA") == 1
+    assert "has no effect in this step" not in out and "not run" not in out and "…" not in out
+    [header] = [line.split() for line in out.splitlines() if line.startswith("step ")]
+    assert header == ["step", "images/s", "before", "baseline", "batch", "ms", "±", "MB", "MB"]
+    assert all(f"{name} " in out for name in NAMES)
+
+
+def test_a_result_has_the_bytes_of_its_batch_and_what_the_step_needs(toured):
+    needs = [result.needs for step, result in toured.items() if result.needs and step != "01_amp"]  # as the CPU has it
+    assert sorted(needs) == ["a GPU"] * 5 + ["a second process"]
+    sizes = {step: result.batch_bytes for step, result in toured.items()}
     assert sizes["02_bigger_batch"] == 128 * 3 * 48 * 48 * 4 + 128 * 8
     assert {sizes[name] for name in NAMES[3:7]} == {128 * 3 * 48 * 48 + 128 * 8}
     assert sizes["07_small_images"] == 128 * 3 * 32 * 32 + 128 * 8, "as stored; the device resizes"
     assert {sizes[name] for name in NAMES[8:]} == {0}, "the data is on the device"
 
 
-def test_on_a_cpu_the_notes_name_what_has_no_effect(quick_tour):
-    results, _ = record.read_results(quick_tour.logdir)
-    notes = {result.step: " ".join(result.notes) for result in results}
-    for note, step in (
-        ("converting and normalising image by image", "03_reduced_h2d_copy"),
-        ("pinned memory has no effect", "05_pinned_memory"),
-        ("no copy to overlap", "06_prefetch_stream"),
-        ("resizing image by image", "07_small_images"),
-        ("the loader's work per image", "08_on_device_data"),
-        ("no synchronisation to avoid", "10_no_hidden_syncs"),
-        ("no cuDNN", "12_cudnn_benchmark"),
-        ("no launches to save", "15_cuda_graphs"),
-        ("one process trains alone", "16_data_parallel"),
-    ):
-        assert [name for name in notes if note in notes[name]] == [step]
-        needs_a_gpu = next(result.needs == "a GPU" for result in results if result.step == step)
-        assert (note in quick_tour.finished.stdout) != needs_a_gpu, "the row says it"
-    assert quick_tour.finished.stdout.count("needs a GPU") == 5
-    assert "needs a second process" in quick_tour.finished.stdout
-
-
-def test_compare_reads_what_the_tour_wrote(quick_tour, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", str(quick_tour.logdir), "--json"])
-    assert ended.value.code == 0
-    value = json.loads(capsys.readouterr().out)
+def test_compare_reads_what_the_tour_wrote(quick_tour, run_command):
+    value = json.loads(run_command("compare", quick_tour.logdir, "--json").stdout)
     assert value["baseline"] == "00_baseline"
-    for row in value["rows"]:
-        assert row["relative_low"] <= row["relative"] <= row["relative_high"]
+    assert [row["step"] for row in value["rows"]] == NAMES
+    assert all(row["relative_low"] <= row["relative"] <= row["relative_high"] for row in value["rows"])
 
 
 SCRIPT = """
@@ -94,109 +74,6 @@ from walkthrough.results import result as record
 logdir, step = Path(sys.argv[sys.argv.index("--logdir") + 1]), Path(sys.argv[0]).stem
 {body}
 """
-FINE = """
-(logdir / step).mkdir(parents=True, exist_ok=True)
-record.write_result(logdir / step / record.FILE, replace(record.read_result({result!r}), step=step))
-"""
-
-
-@pytest.fixture
-def fine(tmp_path):
-    """The body of a small script that writes a result as a step does; without torch, so that it starts at once."""
-    record.write_result(tmp_path / "any.json", make_result())
-    return FINE.format(result=str(tmp_path / "any.json"))
-
-
-@pytest.fixture
-def fake_steps(tmp_path, monkeypatch):
-    """fake_steps(name=body, …): a folder of small scripts in place of `steps/`."""
-
-    def make(**bodies):
-        folder = tmp_path / "steps"
-        folder.mkdir()
-        for name, body in bodies.items():
-            (folder / f"{name.lstrip('_')}.py").write_text(SCRIPT.format(root=str(ROOT), body=body))
-        files = tour.step_files(folder)
-        monkeypatch.setattr(tour, "step_files", lambda: files)
-        return files
-
-    return make
-
-
-def run_tour(tmp_path, capsys, *options):
-    with pytest.raises(SystemExit) as ended:
-        main(["tour", "--logdir", str(tmp_path / "logs"), "--device", "cpu", *options])
-    captured = capsys.readouterr()
-    return ended.value.code, captured.out, captured.err
-
-
-def test_a_step_that_breaks_is_named_and_the_others_still_run(fake_steps, fine, tmp_path, capsys):
-    fake_steps(_00_fine=fine, _01_broken="raise ZeroDivisionError('oh')", _02_fine=fine)
-    code, out, err = run_tour(tmp_path, capsys)
-    assert code == 1
-    assert "tour: 01_broken failed: ZeroDivisionError: oh" in err
-    assert "00_fine" in out
-    assert "02_fine" in out
-    assert "Traceback" in out  # a defect is shown whole
-
-
-def test_a_step_that_refuses_its_input_is_named_and_the_exit_code_is_2(fake_steps, fine, tmp_path, capsys):
-    fake_steps(_00_fine=fine, _01_picky="print('01_picky: no, because', file=sys.stderr); sys.exit(2)")
-    code, out, err = run_tour(tmp_path, capsys)
-    assert code == 2
-    assert err.splitlines()[-1] == "tour: 01_picky not run: no, because"
-    assert "00_fine" in out
-
-
-def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason_and_the_next_ones_run(
-    fake_steps, fine, tmp_path, capsys
-):
-    picky = "print('01_picky: no compiler, [/] so', file=sys.stderr); sys.exit(2)"
-    fake_steps(_00_fine=fine, _01_picky=picky, _02_fine=fine)
-    code, out, _ = run_tour(tmp_path, capsys)
-    assert code == 2
-    table = out[out.index("vs step") :].splitlines()
-    rows = [line.split() for line in table if line.startswith(("00_", "01_", "02_"))]
-    assert [row[0] for row in rows][:3] == ["00_fine", "01_picky", "02_fine"]
-    cells = " ".join(rows[1][1:]).split("not run")
-    assert len(cells) == 2
-    assert set("".join(cells).split()) == {"-"}
-    assert "01_picky was not run: no compiler, [/] so." in table
-    assert not (tmp_path / "logs" / "01_picky").exists()
-
-
-def test_every_other_option_goes_on_to_the_steps(fake_steps, fine, tmp_path, capsys):
-    told = "print(*sys.argv[3:])\n"
-    fake_steps(_00_a=told + fine, _01_b=told + fine)
-    code, out, _ = run_tour(tmp_path, capsys, "--batch-size", "64", "--quick", "--workers=0")
-    assert code == 0
-    assert out.splitlines()[0] == "--device cpu --quick --batch-size 64 --workers=0"
-
-
-def test_a_step_that_refuses_the_options_before_any_has_run_ends_the_tour_with_its_line(fake_steps, tmp_path, capsys):
-    refusal = "print('00_a.py: unrecognized arguments: --bacth-size (see --help)', file=sys.stderr); sys.exit(2)"
-    fake_steps(_00_a=refusal, _01_b="raise ZeroDivisionError")
-    code, _, err = run_tour(tmp_path, capsys, "--bacth-size", "64")
-    [line] = err.splitlines()
-    assert code == 2
-    assert line.endswith(": unrecognized arguments: --bacth-size (see --help)")
-
-
-def test_a_step_killed_by_the_system_is_explained(fake_steps, fine, tmp_path, capsys):
-    fake_steps(_00_fine=fine, _01_killed="import os; os.kill(os.getpid(), 9)")
-    code, _, err = run_tour(tmp_path, capsys)
-    assert code == 1
-    assert "01_killed failed: killed by SIGKILL (most likely for lack of memory)" in err
-
-
-def test_an_old_result_of_a_step_that_now_fails_is_not_in_the_table(fake_steps, fine, tmp_path, capsys):
-    fake_steps(_00_fine=fine, _01_broken="if (logdir / step).exists(): sys.exit('no')\n" + fine)
-    assert run_tour(tmp_path, capsys)[0] == 0
-    code, out, err = run_tour(tmp_path, capsys)
-    assert code == 1
-    assert "01_broken" not in out[out.index("vs step") :]
-    assert "01_broken failed" in err
-
 
 WHOLE = """
 import gzip
@@ -228,6 +105,73 @@ def whole(tmp_path):
     return lambda body="": WHOLE.format(order=str(tmp_path / "order"), result=str(tmp_path / "any.json"), body=body)
 
 
+@pytest.fixture
+def fake_steps(tmp_path, monkeypatch):
+    """fake_steps(name=body, …): a folder of small scripts in place of `steps/`."""
+
+    def make(**bodies):
+        folder = tmp_path / "steps"
+        folder.mkdir()
+        for name, body in bodies.items():
+            (folder / f"{name.lstrip('_')}.py").write_text(SCRIPT.format(root=str(ROOT), body=body))
+        files = tour.step_files(folder)
+        monkeypatch.setattr(tour, "step_files", lambda: files)
+        return files
+
+    return make
+
+
+@pytest.fixture
+def run_tour(run_command, tmp_path):
+    """run_tour(*options): a tour on the CPU into `tmp_path / "logs"`."""
+    return partial(run_command, "tour", "--logdir", tmp_path / "logs", "--device", "cpu")
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "line"),
+    [
+        ("raise ZeroDivisionError('oh')", 1, "failed: ZeroDivisionError: oh"),
+        ("print('01_bad: no, because', file=sys.stderr); sys.exit(2)", 2, "not run: no, because"),
+        ("import os; os.kill(os.getpid(), 9)", 1, "failed: killed by SIGKILL (most likely for lack of memory)"),
+    ],
+    ids=["a defect", "its input", "killed"],
+)
+def test_a_step_that_ends_early_is_named_and_the_others_still_run(fake_steps, whole, run_tour, body, code, line):
+    fake_steps(_00_fine=whole(), _01_bad=body, _02_fine=whole())
+    done = run_tour()
+    assert done.returncode == code
+    assert done.stderr.splitlines()[-1] == f"tour: 01_bad {line}"
+    assert "00_fine" in done.stdout and "02_fine" in done.stdout
+    assert ("Traceback" in done.stdout) == ("ZeroDivisionError" in body)  # a defect is shown whole
+
+
+def test_a_step_that_cannot_be_run_here_is_in_the_table_with_its_reason(fake_steps, whole, run_tour, tmp_path):
+    picky = "print('01_picky: no compiler, [/] so', file=sys.stderr); sys.exit(2)"
+    fake_steps(_00_fine=whole(), _01_picky=picky, _02_fine=whole())
+    out = run_tour().stdout
+    table = out[out.index("vs step") :].splitlines()
+    rows = [line.split() for line in table if line.startswith(("00_", "01_", "02_"))]
+    assert [row[0] for row in rows][:3] == ["00_fine", "01_picky", "02_fine"]
+    assert "not run" in " ".join(rows[1])
+    assert {*rows[1][1:]} == {"-", "not", "run"}
+    assert "01_picky was not run: no compiler, [/] so." in table
+    assert not (tmp_path / "logs" / "01_picky").exists()
+
+
+def test_every_other_option_goes_on_to_the_steps(fake_steps, whole, run_tour):
+    told = whole("print(*sys.argv[3:])")
+    fake_steps(_00_a=told, _01_b=told)
+    done = run_tour("--batch-size", "64", "--quick", "--workers=0")
+    assert done.returncode == 0
+    assert done.stdout.splitlines()[0] == "--device cpu --quick --batch-size 64 --workers=0"
+
+
+def test_a_step_that_refuses_the_options_before_any_has_run_ends_the_tour_with_its_line(fake_steps, run_tour):
+    refusal = "print('00_a.py: unrecognized arguments: --bacth-size (see --help)', file=sys.stderr); sys.exit(2)"
+    fake_steps(_00_a=refusal, _01_b="raise ZeroDivisionError")
+    assert_refused(run_tour("--bacth-size", "64"), "unrecognized arguments: --bacth-size (see --help)")
+
+
 def order(tmp_path):
     """The steps of `whole` scripts as they ran."""
     return (tmp_path / "order").read_text().split()
@@ -249,34 +193,34 @@ def assert_rounds(folder, speeds):
     assert {path.name for path in folder.iterdir()} == {"runs", "result.json", trace.name, events.name}
 
 
-def test_rounds_are_interleaved_and_every_run_is_kept(fake_steps, whole, tmp_path, capsys):
+def test_rounds_are_interleaved_and_every_run_is_kept(fake_steps, whole, tmp_path, run_tour):
     fake_steps(_00_a=whole(), _01_b=whole())
-    code, out, err = run_tour(tmp_path, capsys, "--rounds", "3")
-    assert code == 0, err
+    done = run_tour("--rounds", "3")
+    assert done.returncode == 0, done.stderr
     assert order(tmp_path) == ["00_a", "01_b"] * 3
     for step in ("00_a", "01_b"):
         assert_rounds(tmp_path / "logs" / step, [101.0, 102.0, 103.0])
     names = [path.name for path in (tmp_path / "logs").iterdir() if not path.name.endswith(".lock")]
     assert sorted(names) == ["00_a", "01_b"]
-    assert f"round 2/3  {'01_b':<26}     102.0 images/s" in out
-    assert "~1.00x (1.00-1.00)" in out
+    assert f"round 2/3  {'01_b':<26}     102.0 images/s" in done.stdout
+    assert "~1.00x (1.00-1.00)" in done.stdout
 
 
-def test_a_step_without_effect_on_this_device_runs_in_the_first_round_only(fake_steps, whole, tmp_path, capsys):
+def test_a_step_without_effect_on_this_device_runs_in_the_first_round_only(fake_steps, whole, tmp_path, run_tour):
     fake_steps(_00_a=whole(), _01_b=whole("needs = 'a GPU'"), _02_c=whole())
-    code, out, err = run_tour(tmp_path, capsys, "--rounds", "3")
-    assert code == 0, err
+    done = run_tour("--rounds", "3")
+    assert done.returncode == 0, done.stderr
     assert order(tmp_path) == ["00_a", "01_b", "02_c", "00_a", "02_c", "00_a", "02_c"]
     assert_rounds(tmp_path / "logs" / "01_b", [101.0])
     assert_rounds(tmp_path / "logs" / "02_c", [101.0, 102.0, 103.0])
-    assert "needs a GPU" in out
-    assert "over 3 rounds, in each of which both steps ran" in " ".join(out.split())
+    assert "needs a GPU" in done.stdout
+    assert "over 3 rounds, in each of which both steps ran" in " ".join(done.stdout.split())
 
 
-def test_a_trace_without_kernels_is_replaced_by_that_of_a_further_round(fake_steps, whole, tmp_path, capsys):
+def test_a_trace_without_kernels_is_replaced_by_that_of_a_further_round(fake_steps, whole, tmp_path, run_tour):
     fake_steps(_00_a=whole(f"notes = [{record.NO_KERNELS!r}]"))  # of its first run
-    code, _, err = run_tour(tmp_path, capsys, "--rounds", "3")
-    assert code == 0, err
+    done = run_tour("--rounds", "3")
+    assert done.returncode == 0, done.stderr
     folder = tmp_path / "logs" / "00_a"
     assert_rounds(folder, [101.0, 102.0, 103.0])
     assert record.read_result(folder / "result.json").notes == []
@@ -284,50 +228,47 @@ def test_a_trace_without_kernels_is_replaced_by_that_of_a_further_round(fake_ste
     assert gzip.decompress(trace.read_bytes()) == b"{}  "  # the second run's
 
 
-def test_one_round_keeps_no_runs_and_removes_those_of_an_earlier_tour(fake_steps, whole, tmp_path, capsys):
+def test_a_tour_of_fewer_rounds_leaves_none_of_an_earlier_one_and_one_round_keeps_no_runs(
+    fake_steps, whole, tmp_path, run_tour
+):
     fake_steps(_00_a=whole())
-    run_tour(tmp_path, capsys, "--rounds", "2")
-    assert run_tour(tmp_path, capsys)[0] == 0
+    run_tour("--rounds", "3")
+    run_tour("--rounds", "2")
     folder = tmp_path / "logs" / "00_a"
-    assert record.read_result(folder / "result.json").samples_per_second.windows == [103.0] * 5
+    assert_rounds(folder, [104.0, 105.0])
+    assert run_tour().returncode == 0
+    assert record.read_result(folder / "result.json").samples_per_second.windows == [106.0] * 5
     assert sorted(path.suffix for path in folder.iterdir() if "tfevents" not in path.name) == [".gz", ".json"]
 
 
-def test_a_tour_of_fewer_rounds_leaves_none_of_an_earlier_one(fake_steps, whole, tmp_path, capsys):
-    fake_steps(_00_a=whole())
-    run_tour(tmp_path, capsys, "--rounds", "3")
-    run_tour(tmp_path, capsys, "--rounds", "2")
-    assert_rounds(tmp_path / "logs" / "00_a", [104.0, 105.0])
-
-
-def test_earlier_rounds_of_a_step_that_now_fails_are_not_paired_with_new_ones(fake_steps, whole, tmp_path, capsys):
+def test_earlier_rounds_of_a_step_that_now_fails_are_not_paired_with_new_ones(fake_steps, whole, tmp_path, run_tour):
     fake_steps(_00_a=whole(), _01_b=whole("if count > 2: sys.exit('no')"))
-    run_tour(tmp_path, capsys, "--rounds", "2")
-    code, out, err = run_tour(tmp_path, capsys, "--rounds", "2")
-    assert code == 1
-    assert err.count("tour: 01_b failed: no") == 1
-    assert "01_b" not in out[out.index("vs step") :]
+    run_tour("--rounds", "2")
+    done = run_tour("--rounds", "2")
+    assert done.returncode == 1
+    assert done.stderr.count("tour: 01_b failed: no") == 1
+    assert "01_b" not in done.stdout[done.stdout.index("vs step") :]
     assert_rounds(tmp_path / "logs" / "00_a", [103.0, 104.0])
     assert not (tmp_path / "logs" / "01_b" / "runs").exists()
     assert (tmp_path / "logs" / "01_b" / "result.json").exists()
 
 
-def test_a_step_that_fails_in_one_round_is_tried_again_in_the_next(fake_steps, whole, tmp_path, capsys):
+def test_a_step_that_fails_in_one_round_is_tried_again_in_the_next(fake_steps, whole, tmp_path, run_tour):
     fake_steps(_00_a=whole(), _01_b=whole("if count == 2: print('01_b: not now'); sys.exit(2)"))
-    code, out, err = run_tour(tmp_path, capsys, "--rounds", "3")
-    assert code == 2
-    assert "tour: 01_b failed: not now" in err
+    done = run_tour("--rounds", "3")
+    assert done.returncode == 2
+    assert "tour: 01_b failed: not now" in done.stderr
     assert medians(tmp_path / "logs" / "01_b") == {1: 101.0, 3: 103.0}
-    assert "01_b" in out[out.index("vs step") :]
+    assert "01_b" in done.stdout[done.stdout.index("vs step") :]
 
 
-def test_a_step_that_cannot_be_run_here_is_tried_in_the_first_round_only(fake_steps, whole, tmp_path, capsys):
+def test_a_step_that_cannot_be_run_here_is_tried_in_the_first_round_only(fake_steps, whole, tmp_path, run_tour):
     fake_steps(_00_a=whole(), _01_b=whole("print('01_b: no compiler'); sys.exit(2)"))
-    code, out, err = run_tour(tmp_path, capsys, "--rounds", "3")
-    assert code == 2
+    done = run_tour("--rounds", "3")
+    assert done.returncode == 2
     assert order(tmp_path) == ["00_a", "01_b", "00_a", "00_a"]
-    assert err.count("tour: 01_b not run: no compiler") == 1
-    assert "01_b was not run: no compiler." in out
+    assert done.stderr.count("tour: 01_b not run: no compiler") == 1
+    assert "01_b was not run: no compiler." in done.stdout
 
 
 @pytest.fixture
@@ -338,39 +279,24 @@ def hears_ctrl_c():
     signal.signal(signal.SIGINT, before)
 
 
-def test_a_tour_stopped_in_round_3_leaves_two_whole_rounds(fake_steps, whole, hears_ctrl_c, tmp_path, capsys):
+def test_a_tour_stopped_in_round_3_leaves_two_whole_rounds(
+    fake_steps, whole, hears_ctrl_c, tmp_path, run_tour, run_command
+):
     stop = "import os, signal, time\nif count == 3: os.kill(os.getppid(), signal.SIGINT); time.sleep(600)"
     fake_steps(_00_a=whole(), _01_b=whole(stop))
-    code, _, err = run_tour(tmp_path, capsys, "--rounds", "5")
-    assert code == 130, err
+    done = run_tour("--rounds", "5")
+    assert done.returncode == 130, done.stderr
     assert_rounds(tmp_path / "logs" / "00_a", [101.0, 102.0, 103.0])
     assert_rounds(tmp_path / "logs" / "01_b", [101.0, 102.0])
-    with pytest.raises(SystemExit) as ended:
-        main(["compare", str(tmp_path / "logs")])
-    assert ended.value.code == 0
-    assert "2 rounds" in " ".join(capsys.readouterr().out.split())
+    assert "2 rounds" in " ".join(run_command("compare", tmp_path / "logs").stdout.split())
     assert not list((tmp_path / "logs").glob(".*.partial"))
 
 
-def test_a_step_that_somebody_else_runs_is_not_overwritten_by_a_tour_of_rounds(fake_steps, whole, tmp_path, capsys):
+def test_a_step_that_somebody_else_runs_is_not_overwritten_by_a_tour_of_rounds(fake_steps, whole, tmp_path, run_tour):
     fake_steps(_00_a=whole())
     with own_folder(tmp_path / "logs", "00_a"):
-        code, _, err = run_tour(tmp_path, capsys, "--rounds", "2")
-    assert (code, len(err.splitlines())) == (2, 1)
-    assert "another run of 00_a" in err
-
-
-def test_progress_of_a_step_reaches_the_one_who_started_it(fake_steps):
-    body = "from walkthrough.results import progress\n"
-    body += "progress.report('warm-up', 1, 3)\nprogress.report('w', 2, 3, 12.5)\nprint('{hi')"
-    [file] = fake_steps(_00_talks=body)
-    events, lines = [], []
-    outcome = isolated.run(file, ["--logdir", "x"], events.append, lines.append)
-    assert outcome.code == 0
-    assert [(event["phase"], event["done"], event["of"], event["samples_per_second"]) for event in events] == [
-        ("warm-up", 1, 3, None), ("w", 2, 3, 12.5)
-    ]  # fmt: skip
-    assert lines == ["{hi"]
+        done = run_tour("--rounds", "2")
+    assert_refused(done, "another run of 00_a")
 
 
 WAITING = """
@@ -425,8 +351,7 @@ def test_a_folder_without_steps_is_refused(tmp_path):
         tour.step_files(tmp_path)
 
 
-def test_the_steps_are_the_folder():
-    assert [path.stem for path in tour.step_files()] == NAMES
+def test_the_steps_are_those_of_the_clone_whatever_the_current_folder():
     code = "from walkthrough.compare.tour import step_files; print(len(step_files()))"
     assert run_program("-c", code, cwd="/").stdout.strip() == str(len(NAMES))
 
@@ -434,33 +359,12 @@ def test_the_steps_are_the_folder():
 SCRIPTS = [Path("steps/00_a.py"), Path("steps/01_b.py")]
 
 
-def runs_of(schedule, needs=None):
-    """Go through a schedule; returns the order of the runs. needs: {step: what its change needs and is not here}."""
-    order = []
-    for number, script in schedule:
-        order.append((number, script.stem))
-        schedule.add(number, make_result(script.stem, needs=(needs or {}).get(script.stem)))
-    return order
-
-
-def test_runs_are_interleaved():
-    assert runs_of(tour.Schedule(SCRIPTS, rounds=3)) == [
-        (1, "00_a"), (1, "01_b"), (2, "00_a"), (2, "01_b"), (3, "00_a"), (3, "01_b")
-    ]  # fmt: skip
-
-
 def test_runs_that_are_there_already_are_not_made_again():
     schedule = tour.Schedule(SCRIPTS, rounds=2)
     schedule.add(1, make_result("00_a"))
     schedule.add(2, make_result("01_b"))
-    assert runs_of(schedule) == [(1, "01_b"), (2, "00_a")]
-
-
-def test_a_step_without_effect_on_this_device_runs_once():
-    schedule = tour.Schedule([*SCRIPTS, Path("steps/02_c.py")], rounds=3)
-    order = runs_of(schedule, needs={"02_c": "a GPU"})
-    assert [step for _, step in order] == ["00_a", "01_b", "02_c", "00_a", "01_b", "00_a", "01_b"]
-    assert schedule.whole_rounds == 3
+    assert [(number, script.stem) for number, script in schedule] == [(1, "01_b"), (2, "00_a")]
+    assert schedule.whole_rounds == 1
 
 
 def test_a_step_without_effect_runs_again_until_its_trace_holds_kernels():
@@ -469,31 +373,6 @@ def test_a_step_without_effect_runs_again_until_its_trace_holds_kernels():
     assert schedule.missing(2) == SCRIPTS
     schedule.add(2, make_result("01_b", needs="a second process"))
     assert schedule.missing(3) == SCRIPTS[:1]
-
-
-def test_what_cannot_be_run_here_is_not_tried_again_and_what_fails_otherwise_is():
-    schedule, order = tour.Schedule([*SCRIPTS, Path("steps/02_c.py")], rounds=2), []
-    for number, script in schedule:
-        order.append((number, script.stem))
-        if script.stem == "00_a":
-            schedule.add(number, make_result("00_a"))
-            continue
-        words = schedule.add_failure(script.stem, Outcome(2 if script.stem == "01_b" else 1, "because"))
-        assert words == ("not run" if script.stem == "01_b" else "failed")
-    assert order == [(1, "00_a"), (1, "01_b"), (1, "02_c"), (2, "00_a"), (2, "02_c")]
-    assert schedule.not_run == {"01_b": "because"}
-
-
-def test_input_that_the_first_step_refuses_ends_the_command():
-    with pytest.raises(InputError, match="no such model"):
-        tour.Schedule(SCRIPTS, rounds=1).add_failure("00_a", Outcome(2, "no such model"))
-
-
-def test_a_step_that_ran_once_and_then_refuses_has_failed_and_is_tried_again():
-    schedule = tour.Schedule(SCRIPTS, rounds=2)
-    schedule.add(1, make_result("00_a"))
-    assert schedule.add_failure("00_a", Outcome(2, "out of memory")) == "failed"
-    assert not schedule.not_run
 
 
 @pytest.fixture
@@ -510,33 +389,22 @@ def clock(monkeypatch):
 
 @pytest.mark.parametrize(
     ("minutes", "seconds", "made"),
-    [(None, 80, 6), (3, 80, 2), (3, 60, 3), (3, 0.1, 6), (1, 80, 1)],
-    ids=["no limit", "the third would end late", "just in time", "all fit", "one that is too long is made"],
+    [(None, [80], 6), (3, [80], 2), (3, [60], 3), (3, [0.1], 6), (1, [80], 1), (3, [20, 100, 1], 2)],
+    ids=["no limit", "the third is late", "just in time", "all fit", "one that is too long", "the longest counts"],
 )
 def test_no_run_begins_that_would_end_late_by_the_longest_so_far(clock, minutes, seconds, made, capsys):
-    schedule, order = tour.Schedule(SCRIPTS, rounds=3, minutes=minutes), []
-    for number, script in schedule:
-        order.append((number, script.stem))
-        clock(seconds)
+    schedule, done = tour.Schedule(SCRIPTS, rounds=3, minutes=minutes), 0
+    for (number, script), took in zip(schedule, cycle(seconds), strict=False):
+        clock(took)
         schedule.add(number, make_result(script.stem))
-    assert len(order) == made
+        done += 1
+    assert done == made
     assert ("next is" in capsys.readouterr().out) == (made < 6)
 
 
-def test_the_longest_run_counts_whatever_its_step(clock):
-    schedule, order = tour.Schedule(SCRIPTS, rounds=2, minutes=3), []
-    for number, script in schedule:
-        order.append((number, script.stem))
-        clock(100 if len(order) == 1 else 1)
-        schedule.add(number, make_result(script.stem))
-    assert order == [(1, "00_a")]
-
-
 @pytest.mark.parametrize("text", ["0", "-5", "nan", "inf", "ten", "", "10081"])
-def test_minutes_that_are_none_are_refused(text, capsys):
-    with pytest.raises(SystemExit):
-        main(["tour", "--minutes", text])
-    assert "is not a number of minutes above 0, at most 10080" in capsys.readouterr().err
+def test_minutes_that_are_none_are_refused(text, run_command):
+    assert_refused(run_command("tour", "--minutes", text), "is not a number of minutes above 0, at most 10080")
 
 
 def test_a_round_is_not_kept_beside_no_trace(tmp_path):

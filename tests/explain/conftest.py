@@ -1,8 +1,18 @@
 """The command `explain`, in the process of the tests."""
 
+from types import SimpleNamespace
+
 import pytest
+from support import assert_refused
 
 from walkthrough.cli import main
+
+
+@pytest.fixture(autouse=True)
+def no_forced_colours(monkeypatch):
+    """Texts as in a pipe, whatever the environment of the tests."""
+    for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -26,5 +36,17 @@ def run(explained):
         code, out, err = explained(*words)
         assert code == 0, err
         return out, err
+
+    return command
+
+
+@pytest.fixture
+def refused(explained):
+    """refused(*words, message=...): asserts that `explain` refuses these words with one line on stderr only."""
+
+    def command(*words, message):
+        code, out, err = explained(*words)
+        assert_refused(SimpleNamespace(returncode=code, stderr=err), message)
+        assert out == "" and "\x1b" not in err
 
     return command

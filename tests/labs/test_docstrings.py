@@ -4,105 +4,68 @@ import pytest
 from support.docstrings import made_up, write_module
 
 from labs.shared import docstrings
-from labs.shared.docstrings import Text
+from labs.shared.docstrings import Docstring, Text
 
-
-def docstring(summary, body, rest=""):
-    return f"{summary}\n\n    {body}\n{rest}    "
-
-
+SUMMARY = "Read a ``buffer`` block by block."
 PROSE = (
     "The buffer is read in blocks, each as large as a page of memory, until nothing is left in it. A block that was "
     "read once is kept, so that it need not be read again when the cursor moves back. Whoever closes the buffer "
     "drops all of its blocks, and the file below it is left as it was."
 )
+SENTENCES = ("The buffer is read in blocks", "A block that was", "Whoever closes the buffer")
 
 
-def test_a_docstring_is_a_document_with_its_summary_line_as_reference():
-    text = docstrings.document_of("mine", docstring("Read a ``buffer`` block by block.", PROSE))
-    assert text.summary == "Read a buffer block by block."
-    assert text.sentences[0].startswith("The buffer is read in blocks") and len(text.sentences) == 3
-    assert text.summary not in text.body
-
-
-def test_sections_code_and_markup_are_no_prose():
-    for rest in (
-        "    Args:\n        x: an argument\n",
-        "    >>> read(x)\n",
-        "    :param x: an argument\n",
-        "    Notes\n    -----\n",
-    ):
-        text = docstrings.document_of("mine", docstring("Read a buffer block by block.", PROSE, rest))
-        assert text.body.endswith("left as it was.")
+@pytest.mark.parametrize("rest", ["", "Args:\n    x: one", ">>> read(x)", ":param x: one", "Notes\n-----"])
+def test_a_docstring_is_its_summary_line_and_the_prose_below_it_without_sections_and_markup(rest):
+    text = docstrings.document_of("mine", f"{SUMMARY}\n\n{PROSE}\n\n{rest}")
+    assert (text.package, text.summary) == ("mine", "Read a buffer block by block.")
+    assert (text.body, len(text.sentences)) == (PROSE, 3)
+    assert all(map(str.startswith, text.sentences, SENTENCES))
 
 
 @pytest.mark.parametrize(
     ("summary", "body"),
-    [("Read.", PROSE), ("Read a buffer block by block.", "Too short."), ("Args: one two three four", PROSE[:50]),
-     ("Read a buffer block by block.", "x = [1, 2, 3]; y[0] += 17 ** 4; z = {9: 8}; " * 12)],
-)  # fmt: skip
+    [("Read.", PROSE), (SUMMARY, "Too short."), (SUMMARY, "x = [1, 2, 3]; y[0] += 17 ** 4; z = {9: 8}; " * 12)],
+    ids=["short summary", "short body", "code"],
+)
 def test_what_is_no_prose_with_a_summary_line_is_left_out(summary, body):
-    assert docstrings.document_of("mine", docstring(summary, body)) is None
+    assert docstrings.document_of("mine", f"{summary}\n\n{body}") is None
 
 
-@pytest.fixture
-def site(tmp_path):
-    """A folder of installed packages: two that are alike, one that cannot be read, a module."""
+def test_collections_hold_no_copies_no_tests_and_depend_on_nothing_but_the_files(tmp_path):
     folder = tmp_path / "site-packages"
-    code = f'def read():\n    """{docstring("Read a buffer block by block.", PROSE)}"""\n'
-    for name in ("original", "copied"):
-        (folder / name / "sub").mkdir(parents=True)
-        (folder / name / "sub" / "io.py").write_text(code)
-    changed = code.replace("block by block", "one block at a time")
-    (folder / "copied" / "changed.py").write_text(changed)
-    (folder / "original" / "tests").mkdir()
-    (folder / "original" / "tests" / "test_io.py").write_text(code.replace("buffer", "test"))
+    original = Docstring("", "Read a buffer block by block.", (PROSE,))
+    write_module(folder / "original" / "sub" / "io.py", original)
+    write_module(folder / "original" / "tests" / "test_io.py", made_up("test", 0))
+    write_module(folder / "copied" / "sub" / "io.py", original)
+    write_module(folder / "copied" / "changed.py", Docstring("", "Read a buffer one block at a time.", (PROSE,)))
+    write_module(folder / "single.py", made_up("single", 0))
     (folder / "broken").mkdir()
     (folder / "broken" / "__init__.py").write_bytes(b"def f(:\n\0\xff")
-    sort = PROSE.replace("buffer", "graph").replace("block", "node").replace("read", "sorted").replace("file", "edge")
-    (folder / "single.py").write_text(f'"""{docstring("Sort a graph node by node.", sort)}"""\n')
-    return folder
+    documents, texts = docstrings.collect([folder]), docstrings.collect_texts([folder])
+    assert [text.package for text in documents] == ["copied", "single"]
+    assert [(text.package, text.file) for text in texts] == [("copied", "copied/changed.py"), ("single", "single.py")]
+    moved = folder.rename(tmp_path / "elsewhere")
+    assert (docstrings.collect([moved]), docstrings.collect_texts([moved])) == (documents, texts)
 
 
-def test_a_copy_in_another_package_is_left_out_even_with_another_summary(site):
-    texts = docstrings.collect([site])
-    assert [text.package for text in texts] == ["copied", "single"]
-
-
-def test_the_collection_depends_on_nothing_but_the_files(site, tmp_path):
-    moved = tmp_path / "elsewhere"
-    site.rename(moved)
-    again = docstrings.collect([moved])
-    moved.rename(site)
-    assert again == docstrings.collect([site]) != []
-
-
-def test_pythons_own_library_is_read_module_by_module_and_without_its_tests(tmp_path):
+def test_packages_of_several_folders_and_of_pythons_library_are_named_below_their_own(tmp_path):
     *_, library = docstrings.package_folders()
     assert (library / "asyncio" / "__init__.py").exists() and (library / "argparse.py").exists()
-    folder = tmp_path / "library"
-    for file in ("one.py", "two/core.py", "test/core.py", "two/test/core.py"):
-        write_module(folder / file, made_up(file, 0))
-    assert [text.package for text in docstrings.collect([folder])] == ["one", "two"]
+    for file in ("one.py", "two/core.py", "test/core.py", "two/test/core.py", "site-packages/three/core.py"):
+        write_module(tmp_path / file, made_up(file, 0))
+    texts = docstrings.collect_texts([tmp_path / "site-packages", tmp_path])
+    named = [("one", "one.py"), ("three", "three/core.py"), ("two", "two/core.py")]
+    assert [(text.package, text.file) for text in texts] == named
 
 
-def test_no_package_gives_more_than_its_share(tmp_path):
+@pytest.mark.parametrize("collected", [docstrings.collect, docstrings.collect_texts])
+def test_no_package_gives_more_than_its_share(tmp_path, collected):
     for number in range(6):
         write_module(tmp_path / "large" / f"module{number}.py", made_up("large", number))
     write_module(tmp_path / "small" / "module.py", made_up("small", 0))
-    for collected in (docstrings.collect, docstrings.collect_texts):
-        packages = [text.package for text in collected([tmp_path])]
-        assert packages == ["large"] * 6 + ["small"]
-        assert [text.package for text in collected([tmp_path], most_per_package=4)] == ["large"] * 4 + ["small"]
-
-
-# Texts to classify
-
-
-def test_texts_are_whole_docstrings_with_their_package_and_file_without_copies(site):
-    texts = docstrings.collect_texts([site])
-    assert [(text.package, text.file) for text in texts] == [("copied", "copied/changed.py"), ("single", "single.py")]
-    assert texts[1].text.startswith("Sort a graph node by node.\n\nThe graph is sorted in nodes")
+    assert [text.package for text in collected([tmp_path])] == ["large"] * 6 + ["small"]
+    assert [text.package for text in collected([tmp_path], most_per_package=4)] == ["large"] * 4 + ["small"]
 
 
 def test_texts_need_no_summary_line_and_no_prose(tmp_path):
@@ -113,16 +76,6 @@ def test_texts_need_no_summary_line_and_no_prose(tmp_path):
         'def empty():\n    """ --- """\n\n\n'
         'class Part:\n    """Close it, too."""\n'
     )
-    texts = docstrings.collect_texts([tmp_path])
-    assert texts == [
-        Text("short", text, "short.py") for text in ("Close it.", "x = [1, 2]; y = 3\n\nz = 4", "Close it, too.")
-    ]
+    whole = ("Close it.", "x = [1, 2]; y = 3\n\nz = 4", "Close it, too.")
+    assert docstrings.collect_texts([tmp_path]) == [Text("short", text, "short.py") for text in whole]
     assert docstrings.collect([tmp_path]) == []
-
-
-def test_texts_of_several_folders_are_named_below_their_own(tmp_path):
-    below = tmp_path / "library" / "site-packages"
-    write_module(below / "installed" / "core.py", made_up("installed", 0))
-    write_module(tmp_path / "library" / "own.py", made_up("own", 0))
-    texts = docstrings.collect_texts([below, tmp_path / "library"])
-    assert [(text.package, text.file) for text in texts] == [("installed", "installed/core.py"), ("own", "own.py")]

@@ -1,6 +1,5 @@
 """labs/scale: jobs of a cluster, in processes of this machine and on a SLURM that is started for the tests."""
 
-import importlib
 import os
 import shutil
 import signal
@@ -8,15 +7,14 @@ import subprocess
 import sys
 import time
 from argparse import ArgumentParser
-from functools import partial
 from importlib.util import find_spec
 
 import pytest
-from support import ROOT, assert_refused, listen_to_ctrl_c, run_program, still_there
+from support import ROOT, assert_refused, run_program, still_there
+from support.labs import lab_options
 
-from common.options import StepOptions
 from labs.scale import slurm
-from labs.shared.cluster import Cluster, Failed, add_cluster_options, answers, cluster_of, run
+from labs.shared.cluster import Cluster, add_cluster_options, cluster_of, run
 from labs.shared.study import measurements
 from walkthrough.compare.study import NotMeasured
 from walkthrough.results.errors import InputError
@@ -28,20 +26,16 @@ needs_submitit = pytest.mark.skipif(
 )
 
 
-def on_slurm_of_two_nodes(test):
-    """Marks of a test that submits jobs to SLURM."""
-    missing = not (shutil.which("slurmctld") and shutil.which("munged"))
-    marks = [
+slurm_here = pytest.param(
+    "slurm",
+    marks=[
         pytest.mark.slurm,
-        pytest.mark.skipif(missing, reason="SLURM is not installed: apt install slurm-wlm munge"),
-        pytest.mark.xdist_group("slurm"),
-        needs_submitit,
-    ]
-    for mark in marks:
-        test = mark(test)
-    return test
-
-
+        pytest.mark.skipif(
+            not (shutil.which("slurmctld") and shutil.which("munged")),
+            reason="SLURM is not installed: apt install slurm-wlm munge",
+        ),
+    ],
+)
 MEASURE = """
 import os, signal
 from walkthrough.results.errors import InputError
@@ -64,10 +58,7 @@ if __name__ == "__main__":
 
 @pytest.fixture
 def options(tmp_path):
-    return StepOptions(
-        logdir=tmp_path / "log", device="cpu", data=tmp_path, download=False, model="w8", image_size=16, batch_size=8,
-        workers=0, precision="fp32", seed=0, quick=True, stacks=False,
-    )  # fmt: skip
+    return lab_options(tmp_path / "log", data=tmp_path)
 
 
 @pytest.fixture
@@ -76,10 +67,6 @@ def program(tmp_path, options):
     path = tmp_path / "measure.py"
     path.write_text(MEASURE)
     return path
-
-
-def local(tmp_path, **settings):
-    return Cluster("local", tmp_path / "jobs", **settings)
 
 
 def parsed(*words):
@@ -103,7 +90,7 @@ def test_a_cluster_is_what_the_command_line_asks_for_and_what_is_missing_is_one_
     chosen = cluster_of(parsed("--cluster", "local", "--cpus", "2", "--minutes", "5", "--at-a-time", "3"), tmp_path, 1)
     assert chosen == Cluster("local", tmp_path, cpus=2, gpus=1, minutes=5, at_a_time=3)
     with pytest.raises(InputError, match="2 nodes need --cluster slurm"):
-        next(run(local(tmp_path), slurm.on_task, [None], nodes=2))
+        next(run(Cluster("local", tmp_path), slurm.on_task, [None], nodes=2))
 
 
 def test_a_command_line_that_makes_no_sense_is_refused(run_here):
@@ -111,88 +98,41 @@ def test_a_command_line_that_makes_no_sense_is_refused(run_here):
     assert_refused(run_here(SLURM, "--nodes", "2", "--", "python"), "--nodes 2 needs --processes-per-node")
 
 
-def test_nodes_meet_at_the_address_by_which_slurm_reaches_the_first(tmp_path, monkeypatch):
-    path = tmp_path / "scontrol"
-    path.write_text("#!/bin/sh\necho NodeName=gpu07 Arch=x86_64 NodeAddr=10.1.2.3 NodeHostName=gpu07\n")
-    path.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert slurm.address_of("gpu07") == "10.1.2.3"
-    monkeypatch.setenv("PATH", "")
-    assert slurm.address_of("gpu07") == "gpu07"
-
-
-def test_starting_slurm_says_what_is_missing(tmp_path):
-    bash = shutil.which("bash")
-    for name in ("id", "hostname", "realpath"):
-        (tmp_path / name).symlink_to(shutil.which(name))
-    done = subprocess.run([bash, SCRIPT, "start", tmp_path / "s"], env={"PATH": str(tmp_path)}, capture_output=True)
-    assert (done.returncode, done.stdout) == (2, b"")
-    assert b"munged is missing: on Debian and Ubuntu, apt install slurm-wlm munge\n" in done.stderr
-    done = subprocess.run([bash, SCRIPT, "stop", tmp_path / "s"], capture_output=True)
-    assert done.returncode == 2 and b"no SLURM in" in done.stderr
-
-
 # Processes of this machine
 
 
-def grid(options, program, jobs):
-    """A study's grid: numbers of which two fail, and again, as after a cut, with another one."""
+@pytest.fixture
+def slurm_of_two_nodes(tmp_path, monkeypatch):
+    """A SLURM of this machine."""
+    folder, two = tmp_path / "slurm", os.environ | {"NODES": "2"}
+    started = subprocess.run([SCRIPT, "start", folder], env=two, capture_output=True, text=True, timeout=120)
+    assert started.returncode == 0, started.stderr
+    assert started.stdout == f"export SLURM_CONF={folder}/slurm.conf\n"
+    pids = [int(path.read_text()) for path in folder.glob("*.pid")]
+    assert len(pids) == 4  # munged, slurmctld, two slurmd
+    monkeypatch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
+    yield
+    subprocess.run([SCRIPT, "stop", folder], check=True, timeout=120)
+    assert still_there(pids) == [] and not folder.exists()
+
+
+@needs_submitit
+@pytest.mark.parametrize("kind", ["local", slurm_here])
+def test_a_studys_grid_runs_as_jobs_and_goes_on_after_a_cut(kind, request, tmp_path, options, program):
+    if kind == "slurm":
+        request.getfixturevalue("slurm_of_two_nodes")
+    jobs = Cluster(kind, tmp_path / "jobs", minutes=5, at_a_time=3)
     first = measurements("mine", options, program, jobs=jobs)
     numbers = [{"number": number} for number in (4, 7, 2, 8)]
     assert first.several("squared", numbers, processes=2) == [{"square": 16}, None, {"square": 4}, None]
-    with pytest.raises(NotMeasured, match="its folder is gone"):
-        first.measure("squared", number=7)  # says why, and is not run here
-    with pytest.raises(NotMeasured, match="killed by SIGKILL"):
-        first.measure("squared", number=8)
+    for number, why in ((7, "its folder is gone"), (8, "killed by SIGKILL")):
+        with pytest.raises(NotMeasured, match=why):  # says why, and is not run here
+            first.measure("squared", number=number)
     assert sorted((options.logdir / "calls").read_text().split()) == ["2", "4", "7", "8"]
     again = measurements("mine", options, program, jobs=jobs)
-    assert again.several("squared", [*numbers[:3:2], {"number": 5}], processes=2) == [
-        {"square": 16}, {"square": 4}, {"square": 25},
-    ]  # fmt: skip
+    numbers = [{"number": number} for number in (4, 2, 5)]
+    assert [answer["square"] for answer in again.several("squared", numbers, processes=2)] == [16, 4, 25]
     assert sorted((options.logdir / "calls").read_text().split()) == ["2", "4", "5", "7", "8"]
-
-
-@needs_submitit
-def test_a_studys_grid_runs_as_jobs_and_goes_on_after_a_cut(tmp_path, options, program):
-    grid(options, program, local(tmp_path, at_a_time=3))
-
-
-RAISES = """
-def called(value):
-    if value == "raise":
-        raise ValueError("no data")
-    return value
-"""
-
-
-@needs_submitit
-def test_a_job_that_raises_has_its_reason_and_leaves_the_others_alone(tmp_path, monkeypatch):
-    (tmp_path / "raises.py").write_text(RAISES)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    called = importlib.import_module("raises").called
-    told = dict(run(local(tmp_path, at_a_time=3), called, ["raise", "a"]))
-    assert told[1] == ["a"]
-    assert isinstance(told[0], Failed) and told[0].reason.startswith("no data; its log: ")
-    assert os.path.exists(told[0].reason.partition("log: ")[2])
-
-
-@needs_submitit
-def test_jobs_are_cancelled_where_nobody_waits_for_them(tmp_path):
-    waits = tmp_path / "waits.py"
-    waits.write_text(
-        "import json, os, sys, time\n"
-        "if json.loads(sys.argv[1])['n']:\n"
-        "    open(f'{sys.argv[0]}.pid', 'w').write(str(os.getpid()))\n"
-        "    time.sleep(600)\n"
-        "print(json.dumps({'answer': {'n': 0}}))\n"
-    )
-    jobs = answers(local(tmp_path, at_a_time=2), (sys.executable, str(waits)), [{"n": 0}, {"n": 1}], 600)
-    assert next(jobs) == (0, {"n": 0})
-    while not (pid := waits.with_suffix(".py.pid")).exists() or not pid.read_text():
-        time.sleep(0.01)
-    jobs.close()
-    assert still_there([int(pid.read_text())]) == []
 
 
 @needs_submitit
@@ -212,86 +152,15 @@ def test_the_command_reports_each_job_and_processes_that_train_together_have_ran
     assert files[0][4:] == files[1][4:] != files[2][4:]
 
 
-def ended_by(number, tmp_path, kind):
-    """Run jobs that wait, end the program by a signal as soon as they run: (exit code, pids of the jobs)."""
+@needs_submitit
+def test_whoever_waits_is_ended_and_jobs_with_it(tmp_path):
     pid = f"open('{tmp_path}/pid.' + os.environ['JOB_INDEX'], 'w').write(str(os.getpid()))"
     waits = ["python", "-c", f"import os, time; {pid}; time.sleep(600)"]
-    own = [sys.executable, SLURM, "--logdir", tmp_path / "jobs"]
-    command = [*own, "--cluster", kind, "--array", "2", "--at-a-time", "2", "--", *waits]
-    program = subprocess.Popen(command, preexec_fn=listen_to_ctrl_c)
+    own = [sys.executable, SLURM, "--logdir", tmp_path / "jobs", "--cluster", "local", "--array", "2"]
+    program = subprocess.Popen([*own, "--at-a-time", "2", "--", *waits])
     while len(pids := [path.read_text() for path in tmp_path.glob("pid.?")]) < 2 or not all(pids):
         assert program.poll() is None
         time.sleep(0.05)
-    program.send_signal(number)
-    return program.wait(60), [int(pid) for pid in pids]
-
-
-@needs_submitit
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_whoever_waits_is_ended_and_jobs_with_it(tmp_path, number, code):
-    ended, pids = ended_by(number, tmp_path, "local")
-    assert ended == code
-    assert still_there(pids) == []
-
-
-# A SLURM of this machine
-
-
-@pytest.fixture(scope="module")
-def slurm_of_two_nodes(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slurm") / "s"
-    started = subprocess.run(
-        [SCRIPT, "start", folder], env=os.environ | {"NODES": "2"}, capture_output=True, text=True, timeout=120
-    )
-    assert started.returncode == 0, started.stderr
-    assert started.stdout == f"export SLURM_CONF={folder}/slurm.conf\n"
-    pids = [int(path.read_text()) for path in folder.glob("*.pid")]
-    assert len(pids) == 4  # munged, slurmctld, two slurmd
-    before = os.environ.get("SLURM_CONF")
-    os.environ["SLURM_CONF"] = f"{folder}/slurm.conf"
-    yield
-    del os.environ["SLURM_CONF"]
-    os.environ.update({"SLURM_CONF": before} if before else {})
-    subprocess.run([SCRIPT, "stop", folder], check=True, timeout=120)
-    assert still_there(pids) == [] and not folder.exists()
-
-
-@pytest.fixture
-def on_slurm(slurm_of_two_nodes, tmp_path):
-    return Cluster("slurm", tmp_path / "jobs", minutes=5)
-
-
-@on_slurm_of_two_nodes
-def test_a_studys_grid_is_a_slurm_array_and_a_partition_that_is_not_there_is_told(on_slurm, options, program):
-    grid(options, program, on_slurm)
-    with pytest.raises(InputError, match=r"jobs could not be submitted: sbatch: error: .*[Ii]nvalid partition"):
-        next(answers(Cluster("slurm", on_slurm.folder, partition="none"), ("python",), [{}], 60))
-
-
-@on_slurm_of_two_nodes
-def test_the_processes_of_two_nodes_train_together_and_one_that_fails_ends_all(on_slurm, tmp_path):
-    program = tmp_path / "ranks.py"
-    program.write_text(
-        "import os, sys, torch.distributed as dist\n"
-        "dist.init_process_group('gloo')\n"
-        "ranks = [None] * dist.get_world_size()\n"
-        "dist.all_gather_object(ranks, (dist.get_rank(), os.environ['SLURMD_NODENAME']))\n"
-        f"open('{tmp_path}/ranks.{{}}'.format(dist.get_rank()), 'w').write(repr(ranks))\n"
-        "if dist.get_rank() == 1: sys.exit(4)\n"
-        "dist.barrier()\n"
-    )
-    job = partial(slurm.on_task, ["python", str(program)], str(tmp_path), 1)
-    ((_, ended),) = run(on_slurm, job, [0], nodes=2)
-    ranks = [eval((tmp_path / f"ranks.{rank}").read_text()) for rank in range(2)]
-    assert ranks[0] == ranks[1]
-    assert {name for _, name in ranks[0]} == {"node1", "node2"}
-    assert isinstance(ended, Failed) and "ended with code" in ended.reason
-
-
-@on_slurm_of_two_nodes
-def test_an_interrupted_program_leaves_no_job_in_slurms_queue(on_slurm, tmp_path):
-    code, pids = ended_by(signal.SIGINT, tmp_path, "slurm")
-    assert code == 130
-    while subprocess.run(["squeue", "--me", "--noheader"], capture_output=True).stdout:  # SLURM ends them by itself
-        time.sleep(0.1)
-    assert still_there(pids) == []
+    program.terminate()
+    assert program.wait(60) == 128 + signal.SIGTERM
+    assert still_there([*map(int, pids)]) == []

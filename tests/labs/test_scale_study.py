@@ -1,37 +1,30 @@
 """labs/scale's study: its tables and claims by known answers, the study on measurements that are made up, and what
 measures."""
 
-import csv
 import itertools
 import re
 import socket
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 from support import ROOT
+from support.labs import lab_options
 
-from common.options import StepOptions
-from labs.scale import study
+from labs.scale import study, train
 from labs.scale.study import EACH, LAST, NEVER, PROGRAMS, SHARDS
-from labs.shared.study import as_stored
 from labs.shared.training import TABLE
 from walkthrough.compare.study import Measurements, NotMeasured, read
 from walkthrough.results.errors import InputError
 
 PAGE = (ROOT / "docs" / "labs" / "scale.md").read_text(encoding="utf-8")
-NOISE, WIDE = (0.98, 1.0, 1.02), (0.5, 1.0, 2.0)
 
 
 @pytest.fixture
 def options(drawn, tmp_path):
-    return StepOptions(
-        logdir=tmp_path, device="cpu", data=drawn, download=False, model="w8", image_size=32, batch_size=8,
-        workers=0, precision="auto", seed=5, quick=True, stacks=False,
-    )  # fmt: skip
+    return lab_options(tmp_path, data=drawn, image_size=32, precision="auto", seed=5)
 
 
 # Tables
@@ -58,14 +51,14 @@ def piped(*consumed, **speeds):
 def test_a_pipeline_is_compared_in_pairs_with_decoding_each_and_with_the_one_before():
     rounds = piped(100.0, 50.0, p01=(20.0, 30.0), p02=(40.0, 60.0))
     rounds = {run: {**row, "pipelines": dict(reversed(row["pipelines"].items()))} for run, row in rounds.items()}
-    rounds[0]["pipelines"]["04_cached"]["delivered"] = 1.0
     for number in (0, 1):
+        rounds[number]["pipelines"]["03_resized_once"] = {"error": "no space"}
         rounds[number]["pipelines"]["06_nvjpeg"] = {"delivered": 80.0, "per_cpu_second": None, "bytes": 1}
     rounds[0]["pipelines"]["07_dali"] = {"error": "no GPU"}
-    rows = study.pipeline_rows(rounds)
-    assert [row["pipeline"] for row in rows] == [*PROGRAMS, "06_nvjpeg"]
-    first, workers, batched, *_, shards, last = rows
-    assert shards["times the one before"].ratio == pytest.approx(1)  # of 03, whose files they hold
+    rows = {row["pipeline"]: row for row in study.pipeline_rows(rounds)}
+    assert list(rows) == [name for name in (*PROGRAMS, "06_nvjpeg") if name != "03_resized_once"]
+    first, workers, batched, cached, shards, last = rows.values()
+    assert (cached["times the one before"], shards["times the one before"]) == (None, None)  # of 03, which failed
     assert last["times the one before"].ratio == pytest.approx((80 / 40 * 80 / 60) ** 0.5)  # of 02
     assert (first["times decoding each"], first["times the one before"]) == (None, None)
     assert first["times what the model consumes"].ratio == pytest.approx((0.1 * 0.2) ** 0.5)
@@ -73,14 +66,6 @@ def test_a_pipeline_is_compared_in_pairs_with_decoding_each_and_with_the_one_bef
     assert workers["times decoding each"].ratio == pytest.approx(6**0.5)
     assert (batched["times the one before"].ratio, batched["times the one before"].low) == pytest.approx((2, 2))
     assert last["images/s of one core"] is None
-
-
-def test_a_pipeline_whose_one_before_failed_is_not_compared_with_an_earlier_one():
-    rounds = piped(100.0, 50.0)
-    for answer in rounds.values():
-        answer["pipelines"]["01_workers"] = answer["pipelines"]["03_resized_once"] = {"error": "no space"}
-    rows = {row["pipeline"]: row for row in study.pipeline_rows(rounds)}
-    assert [rows[name]["times the one before"] for name in ("02_batched", "04_cached", "05_shards")] == [None] * 3
 
 
 def epochs_of(seconds, *top1):
@@ -121,8 +106,8 @@ def of_processes(count, *speeds):
     return {"processes": count, "step_ms": step_ms, "images_per_second": {LAST: list(speeds)}}
 
 
-def scaled_rounds(strong=(160.0,) * 3, weak=(200.0,) * 3, one=(100.0, 90.0, 800.0)):
-    first = of_processes(1, *one)
+def scaled_rounds(strong=(160.0,) * 3, weak=(200.0,) * 3):
+    first = of_processes(1, 100.0, 90.0, 800.0)
     return [
         {"strong": [first, of_processes(2, fast)], "weak": [first, of_processes(2, slow)]}
         for fast, slow in zip(strong, weak, strict=True)
@@ -146,15 +131,15 @@ def test_efficiency_is_throughput_over_that_of_as_many_single_processes():
     assert ends[0] == pytest.approx([end / 2 for end in ends[1]]) and ends[0][0] < 0.8 < ends[0][1]
 
 
-def accumulated(last=150.0, each=(100.0, 100.0)):
+def accumulated():
     """Rounds of `accumulation`: three windows of which one is late."""
-    ms, speeds = {LAST: 14.0, EACH: 20.0, NEVER: 11.0}, {LAST: last, NEVER: 200.0}
+    ms, speeds = {LAST: 14.0, EACH: 20.0, NEVER: 11.0}, {LAST: 150.0, NEVER: 200.0, EACH: 100.0}
     return [
         {
             "step_ms": {exchange: [of, of - 1, of + 50] for exchange, of in ms.items()},
-            "images_per_second": {exchange: [of] * 3 for exchange, of in {**speeds, EACH: speed}.items()},
+            "images_per_second": {exchange: [of] * 3 for exchange, of in speeds.items()},
         }
-        for speed in each
+        for _ in range(2)
     ]
 
 
@@ -190,86 +175,6 @@ def test_of_a_sweep_the_best_trials_are_shown_and_the_loss_of_each_configuration
         ("w16, batch 16", 1, "pruned"), ("w16, batch 16", None, "failed"),
         ("w8, batch 16", 2, "complete"), ("w8, batch 16", 2, "complete"),
     ]  # fmt: skip
-
-
-# Claims
-
-
-def claims_of(on_gpu=False, by_size=None, trainings=None, scaled=(), accumulation=()):
-    by_size = by_size or {64: piped(100.0, 100.0, 100.0)}
-    tables = {
-        "pipelines": study.pipeline_rows(by_size[64]),
-        "model": study.model_rows(by_size),
-        "trainings": study.training_rows(trainings, 1000) if trainings else [],
-        "scaling": study.scaling_rows(scaled, 2) if scaled else [],
-        "accumulation": study.accumulation_rows(accumulation) if accumulation else [],
-    }
-    found = study.claims(as_stored(tables), on_gpu)
-    assert all((claim.needs is None) == (claim.holds is not None) for claim in found)
-    return {claim.id: claim for claim in found}
-
-
-def times(factors, speed):
-    return tuple(speed * factor for factor in factors)
-
-
-@pytest.mark.parametrize(("speeds", "holds"), [
-    (times(NOISE, 60.0), True), (times(NOISE, 40.0), False), (times(WIDE, 50.0), None),
-])  # fmt: skip
-def test_shards_are_five_times_as_fast_only_where_the_whole_interval_is_above(speeds, holds):
-    claims = claims_of(by_size={64: piped(100.0, 100.0, 100.0, p05=speeds)})
-    assert claims["shards"].holds is holds
-    assert claims["shards"].value == pytest.approx(speeds[1] / 10, rel=0.01)
-
-
-@pytest.mark.parametrize(("factor", "holds"), [(1.2, True), (0.8, False)])
-def test_what_a_gpu_waits_for_is_decided_on_a_gpu_alone(factor, holds):
-    of = {"p01": times(NOISE, 30.0), "p02": times(NOISE, 30.0 * factor), "p05": times(NOISE, 100.0 * factor)}
-    by_size = {64: piped(100.0, 100.0, 100.0, p00=times(NOISE, 100.0 / factor), **of)}
-    for on_gpu in (False, True):
-        claims = claims_of(on_gpu, by_size)
-        assert claims["batched"].holds is holds
-        for name in ("fed", "starved"):
-            assert claims[name].holds is (holds if on_gpu else None)
-            assert on_gpu or claims[name].needs.startswith("a GPU")
-        assert claims["fed"].value == pytest.approx(factor, rel=0.01)
-
-
-def test_claims_of_trainings_and_of_several_processes():
-    small = {64: piped(400.0, 408.0, 392.0), 224: piped(50.0, 50.0, 50.0)}
-    given = {"by_size": small, "trainings": TRAININGS, "scaled": scaled_rounds(), "accumulation": accumulated()}
-    claims = claims_of(**given)
-    assert (claims["small-images"].value, claims["small-images"].holds) == (pytest.approx(8, rel=0.01), True)
-    assert (claims["prepared"].value, claims["prepared"].holds) == (pytest.approx(32), None)
-    assert claims["prepared"].needs.startswith("a GPU")
-    assert claims["accuracy"].value == pytest.approx(1.5) and claims["accuracy"].holds is None  # two seeds
-    assert (claims["no-sync"].value, claims["no-sync"].holds) == (pytest.approx(1.5), True)
-    assert (claims["efficiency-weak"].value, claims["efficiency-weak"].holds) == (pytest.approx(1), None)
-    on_gpu = claims_of(on_gpu=True, **given)
-    assert (on_gpu["efficiency-strong"].holds, on_gpu["efficiency-weak"].holds) == (False, True)
-    assert on_gpu["prepared"].holds is True
-    without = claims_of(on_gpu=True)
-    assert {without[name].needs for name in ("prepared", "small-images", "accuracy", "no-sync")} == {"its measurement"}
-
-
-@pytest.mark.parametrize("first", [("jpeg", 64, 2, 1), ("jpeg", 224, 0, 1), ("jpeg", 224, 1, 2), ("cached", 224, 2, 1)])
-def test_shards_are_compared_with_large_jpegs_that_workers_decode_and_with_nothing_else(first):
-    shards = {key: TRAININGS[key] for key in (("shards", 64, 2, 1), ("jpeg", 64, 2, 1))}
-    trainings = {first: TRAININGS["jpeg", 224, 2, 1], **shards}
-    assert claims_of(on_gpu=True, trainings=trainings)["prepared"].value is None
-    others = {("jpeg", 224, 2, 1): TRAININGS["jpeg", 224, 2, 1], ("shards", 64, 0, 1): TRAININGS["shards", 64, 2, 1]}
-    assert claims_of(on_gpu=True, trainings=others)["prepared"].value is None
-
-
-def test_one_gpu_needs_others_and_four_processes_are_compared_with_four():
-    alone = [{kind: [of_processes(1, 100.0)] for kind in ("strong", "weak")}]
-    claim = claims_of(on_gpu=True, scaled=alone)["efficiency-strong"]
-    assert (claim.needs, claim.text.partition(" are")[0]) == ("several GPUs", "Several processes")
-    runs = [
-        of_processes(count, speed, speed + 0.1) for count, speed in ((1, 100.0), (2, 190.0), (4, 380.0), (8, 400.0))
-    ]
-    claim = claims_of(on_gpu=True, scaled=[{kind: runs for kind in ("strong", "weak")}] * 2)["efficiency-weak"]
-    assert claim.text.startswith("4 processes") and claim.value == pytest.approx(0.95, rel=0.01)
 
 
 # The study on measurements that are made up
@@ -316,60 +221,30 @@ def test_a_whole_study_fills_every_table_and_figure_of_its_page(studied):
     assert of_page <= set(done.result.tables) and all(done.result.tables.values())
     assert "96 training and 19 validation images of 4 classes, drawn JPEGs" in done.result.notes[0]
     assert not [note for note in done.result.notes if "was not measured" in note]
-    plan = [
-        tuple(settings[name] for name in ("pipeline", "size", "workers", "processes", "epochs", "seed"))
-        for what, settings in done.calls
-        if what == "trained"
+    trained = [
+        (settings["pipeline"], settings["size"], settings["seed"]) for what, settings in done.calls if what == "trained"
     ]
-    assert plan[:7] == [
-        ("jpeg", 224, 2, 1, 2, 0), ("jpeg", 64, 0, 1, 2, 0), ("jpeg", 64, 2, 1, 10, 0), ("resized", 64, 2, 1, 10, 0),
-        ("cached", 64, 2, 1, 10, 0), ("shards", 64, 2, 1, 10, 0),
-        ("shards", 64, 1, 2, 10, 0),
-    ]  # fmt: skip
-    assert len(plan) == 21  # seed after seed
+    assert trained[:3] == [("jpeg", 224, 0), ("jpeg", 64, 0), ("jpeg", 64, 0)] and len(trained) == 21  # seed after seed
     sizes = [(settings["size"], settings["run"]) for what, settings in done.calls if what == "pipelines"]
     assert sizes == [(64, 1), (224, 1), (64, 2), (224, 2), (64, 3), (224, 3), (64, 4), (64, 5)]
 
 
-def test_a_smoke_run_is_short_and_what_fails_is_a_note(studied):
+def test_what_fails_is_a_note(studied):
     done = studied(
         "--quick",
         offline=lambda engine, **_: "Spark needs Java" if engine == "spark" else None,
         trained=lambda pipeline, **_: "out of memory" if pipeline == "cached" else None,
-        swept=lambda **_: "no optuna",
     )
-    tables = done.result.tables
-    assert [row["by"] for row in tables["offline"]] == ["processes"]
-    assert [row["trained from"].partition(",")[0] for row in tables["trainings"]] == [
-        "jpeg", "jpeg", "resized", "shards", "shards"
-    ]  # fmt: skip
-    assert "pipelines_large" not in tables and tables["sweep"] == tables["losses"] == []
-    assert [note for note in done.result.notes if "was not measured" in note] == [
-        "offline was not measured: Spark needs Java", "trained was not measured: out of memory",
-        "swept was not measured: no optuna",
-    ]  # fmt: skip
+    assert [row["by"] for row in done.result.tables["offline"]] == ["processes"]
+    trained = [row["trained from"].partition(",")[0] for row in done.result.tables["trainings"]]
+    assert trained == ["jpeg", "jpeg", "resized", "shards", "shards"]
+    notes = ["offline was not measured: Spark needs Java", "trained was not measured: out of memory"]
+    assert [note for note in done.result.notes if "was not measured" in note] == notes
     with pytest.raises(InputError, match=r"no pipeline could be measured: .*: out of memory"):
         studied("--quick", pipelines=lambda **_: "out of memory")
 
 
-def test_as_many_processes_train_as_can_share_a_batch(monkeypatch):
-    for cores, processes in ((1, 2), (2, 2), (3, 2), (6, 4), (64, 8)):
-        monkeypatch.setattr(study, "usable_cores", lambda cores=cores: cores)
-        assert study.most_processes("cpu") == processes
-    for gpus, processes in ((1, 1), (3, 2), (8, 8)):
-        monkeypatch.setattr(torch.cuda, "device_count", lambda gpus=gpus: gpus)
-        assert study.most_processes("cuda") == processes
-
-
 # What is measured
-
-
-def test_shards_are_made_anew_each_time_and_left_nowhere(options, monkeypatch):
-    monkeypatch.setattr("labs.scale.data.usable_cores", lambda: 1)
-    answers = [study.offline(options, "processes", run) for run in (1, 2)]
-    assert [(answer["images"], answer["seconds"] > 0) for answer in answers] == [(115, True)] * 2
-    assert answers[0]["bytes"] == answers[1]["bytes"] > 100_000
-    assert not (options.logdir / "shards").exists()
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
@@ -388,60 +263,28 @@ def test_every_pipeline_is_timed_by_itself(options, prepared_32px, monkeypatch):
     assert study.pipelines(options, 32, 0, run=1)["pipelines"][SHARDS] == {"error": "no webdataset"}
 
 
-def test_a_gpu_decodes_what_its_loader_delivers(options, monkeypatch):
-    finished = []
-    program = SimpleNamespace(loader=[], variables={"decoder": lambda *batch: finished.append(batch)}, args=options)
-    monkeypatch.setattr(study, "captured", lambda *_: program)
-    monkeypatch.setattr(study, "synchronize", finished.append)
-    monkeypatch.setattr(
-        study, "delivered", lambda loader, seconds, finish: (finish("labels", "lengths", "files") or 9.0, 1.0)
-    )
-    found = study._pipeline(options, "06_nvjpeg", 3)
-    assert (found["delivered"], found["per_cpu_second"], finished) == (
-        9.0,
-        None,
-        [("lengths", "files"), torch.device("cpu")],
-    )
-
-
 class Loader(list):
     num_workers, prefetch_factor = 2, 3
 
 
-def test_images_per_second_are_those_after_the_workers_queue(monkeypatch):
-    clock = itertools.count(100, 2)
-    monkeypatch.setattr(study.time, "perf_counter", lambda: next(clock))
-    asked, loader = [], Loader([(torch.zeros(10, 3), torch.zeros(10))] * 4)
-    speed, _ = study.delivered(loader, 7.0, lambda *_: asked.append(1))
-    assert speed == 30 / 8  # asked for at 2, 4 and 6 s, then 8 s
-    assert len(asked) == 7 + 3
-
-
-def test_images_of_one_core_are_counted_in_cpu_time_after_the_first_batch(monkeypatch):
-    clocks = {"perf_counter": itertools.count(100, 2), "process_time": iter([50.0, 53.0])}
+def test_images_per_second_are_those_after_the_workers_queue_and_of_one_core_in_cpu_time(monkeypatch):
+    clocks = {"perf_counter": itertools.count(100, 2), "process_time": itertools.count(50, 3)}
     for name, ticks in clocks.items():
         monkeypatch.setattr(study.time, name, lambda ticks=ticks: next(ticks))
-    loader = Loader((torch.zeros(count, 3), torch.zeros(count)) for count in (7, 10))  # its epochs follow each other
-    loader.num_workers = 0
-    assert study.delivered(loader, 7.0)[1] == (10 + 7 + 10) / 3  # batches asked for at 2, 4 and 6 s of 7
+    asked, loader = [], Loader([(torch.zeros(10, 3), torch.zeros(10))] * 4)
+    speeds = study.delivered(loader, 7.0, lambda *_: asked.append(1))
+    assert speeds == (30 / 8, 30 / 3)  # asked for at 2, 4 and 6 s, then 8 s
+    assert len(asked) == 7 + 3
 
 
 def test_strong_scaling_shares_the_batch_and_weak_gives_each_one(options, monkeypatch):
     calls = []
-
-    def together(own, processes, images, passes=1, exchanges=study.EXCHANGES):
-        calls.append((processes, images, passes, exchanges))
-        return len(calls)
-
-    monkeypatch.setattr(study, "together", together)
+    monkeypatch.setattr(study, "together", lambda *more, **exchanges: calls.append((more[1:], exchanges)) or len(calls))
     assert study.scaled(options, 4, run=0) == {"strong": [1, 2, 3], "weak": [1, 4, 5]}
-    assert [call[:2] for call in calls] == [(1, 8), (2, 4), (4, 2), (2, 8), (4, 8)]
-    assert calls[0][3] == (LAST,) and calls[1][3] == (LAST, NEVER)
+    assert [words for words, _ in calls] == [(1, 8), (2, 4), (4, 2), (2, 8), (4, 8)]
+    assert [more["exchanges"] for _, more in calls[:2]] == [(LAST,), (LAST, NEVER)]
     calls.clear()
-    assert study.scaled(options, 4, run=4) == {"strong": [2, 3, 4], "weak": [2, 5, 1]}
-    calls.clear()
-    study.accumulation(options, 2, run=1)
-    assert calls == [(2, 1, 4, (LAST, EACH, NEVER))]
+    assert study.scaled(options, 4, run=4) == {"strong": [2, 3, 4], "weak": [2, 5, 1]}  # the order turns
 
 
 def test_steps_are_timed_with_and_without_an_exchange_by_processes_that_train_together(options, monkeypatch):
@@ -468,47 +311,21 @@ def test_steps_are_timed_with_and_without_an_exchange_by_processes_that_train_to
             study.together(options, 2, 2)
 
 
-def test_a_program_that_fails_is_told_by_its_own_line(tmp_path):
-    program = tmp_path / "train.py"
-    program.write_text("import sys; print('train: no data', file=sys.stderr); print('=', file=sys.stderr); sys.exit(2)")
-    with pytest.raises(InputError, match=r"^train: no data$"):
-        study.run_program([sys.executable, program])
-    program.write_text("import sys; sys.exit('gone')")
-    with pytest.raises(InputError, match=r"^gone$"):
-        study.run_program([sys.executable, program])
-
-
-def test_a_training_and_a_sweep_are_those_of_the_programs(options, monkeypatch):
-    from labs.scale import sweep, train
-
+def test_a_training_is_that_of_the_program(options, monkeypatch):
     commands = []
 
     def run(command):
         words = [str(word) for word in command]
         commands.append(words)
         at = next(number for number, word in enumerate(words) if word.endswith(".py"))
-        if words[at].endswith("sweep.py"):
-            own, args = sweep.options_of(words[at + 1 :])
-            assert (args.trials, args.epochs, own.seed, own.image_size, own.data) == (4, 2, 5, 32, options.data)
-            own.logdir.mkdir()
-            (own.logdir / sweep.FILE).write_text('{"trials": []}')
-            return
         args = train.options(words[at + 1 :])
         assert (args.pipeline, args.epochs, args.seed, args.batch_size) == (["shards"], 3, 5 + 7, 8)
         assert (args.image_size, args.workers, args.model, args.data) == (24, 1, "w8", options.data)
         args.logdir.mkdir(parents=True)
-        with open(args.logdir / TABLE, "w", newline="") as table:
-            csv.writer(table).writerows([["epoch", "top1_accuracy"], ["1", "0.25"]])
+        (args.logdir / TABLE).write_text("epoch,top1_accuracy\n1,0.25\n")
 
     monkeypatch.setattr(study, "run_program", run)
-    for processes in (1, 2):
-        for _ in range(2):  # always from the beginning
-            assert study.trained(options, "shards", 24, 1, processes, 3, 7) == [{"epoch": 1, "top1_accuracy": 0.25}]
+    for processes in (1, 2, 2):  # always from the beginning
+        assert study.trained(options, "shards", 24, 1, processes, 3, 7) == [{"epoch": 1, "top1_accuracy": 0.25}]
     assert commands[0][0] == sys.executable and "torch.distributed.run" not in commands[0]
-    assert commands[3][:6] == [*study.TORCHRUN, "2"]
-    assert study.swept(replace(options), 4, 2) == study.swept(options, 4, 2) == {"trials": []}
-
-
-def test_the_study_is_of_the_programs_that_are_there():
-    files = sorted(path.stem for path in (ROOT / "labs" / "scale").glob("[0-9][0-9]_*.py"))
-    assert files == [*PROGRAMS, *study.GPU_PROGRAMS]
+    assert commands[2][:6] == [*study.TORCHRUN, "2"]

@@ -1,23 +1,20 @@
 """labs/scale/train.py: any number of processes trains the same, each image is counted once, and a kill loses little."""
 
-import csv
 import json
 import re
-import socket
-import sys
 from types import SimpleNamespace
 
 import pytest
 import scale_ranks
 import torch
-import torch.distributed as dist
-from support import ROOT, assert_refused, exit_code_of, run_program
+from support import ROOT, assert_refused, run_program
+from support.labs import assert_same_training, killed_in_epoch
 from torch.nn import functional as F
 
 from labs.scale import data as jpegs
 from labs.scale import train
 from labs.scale.preprocess import prepared
-from labs.shared.training import BEST, CHECKPOINT, TABLE, unpacked
+from labs.shared.training import CHECKPOINT, epochs_in
 
 pytestmark = [
     pytest.mark.xdist_group("scale ranks"),  # two processes train once
@@ -84,77 +81,36 @@ def test_each_validation_image_is_counted_once_by_the_statistics_that_are_saved(
     assert two.facts[0]["statistics"] == two.facts[1]["statistics"]
 
 
-def rows(folder):
-    with open(folder / TABLE, newline="") as file:
-        return list(csv.DictReader(file))
-
-
 @pytest.mark.thorough
 def test_a_killed_process_costs_no_more_than_its_epoch(tmp_path, cached):
     ends, out = started(cached, tmp_path, "killed")
     told = re.findall(r"^epoch \d(?=:)|^goes on after epoch \d", out, re.MULTILINE)
     assert told == ["epoch 1", "epoch 2", "goes on after epoch 2", "epoch 3", "epoch 4"]
     assert ends[0] == ends[1] and close(ends[0], scale_ranks.trained(cached))
-    assert [row["epoch"] for row in rows(tmp_path)] == ["1", "2", "3", "4"]
-
-
-def test_checkpoints_of_some_epochs_and_the_weights_of_the_best_are_kept(tmp_path, cached):
-    folder = tmp_path
-    scale_ranks.trained(cached, logdir=folder, keep=(0, 2))
-    best = max(rows(folder), key=lambda row: float(row["top1_accuracy"]))
-    kept = unpacked((folder / BEST).read_bytes())
-    assert kept["epoch"] == int(best["epoch"])
-    assert set(kept["model"]) == {"0.weight", "0.bias", "4.weight", "4.bias"}
-    assert 0 < float(best["top1_accuracy"]) <= 1
-    torch.manual_seed(0)
-    kept = [unpacked((folder / f"epoch-{number}.pt").read_bytes())["model"] for number in (0, 2)]
-    assert torch.equal(kept[0]["0.weight"], scale_ranks.training(cached)[1].module[0].weight)
-    assert not torch.equal(kept[1]["0.weight"], kept[0]["0.weight"])
-    assert sorted(path.name for path in folder.glob("epoch-*")) == ["epoch-0.pt", "epoch-2.pt"]
+    assert [row["epoch"] for row in epochs_in(tmp_path)] == [1, 2, 3, 4]
 
 
 def test_two_processes_train_on_what_is_prepared(two):
-    assert len(rows(two.folder / "train")) == 1
+    assert len(epochs_in(two.folder / "train")) == 1
     printed = [line for line in two.out.splitlines() if line.startswith("train: ")]
     assert "from cached; batch 8 = 2 processes x 1 passes x 4" in printed[0]
 
 
 @pytest.fixture
-def run(drawn, prepared_32px, tmp_path, monkeypatch, capsys):
+def run(drawn, prepared_32px, tmp_path, run_main):
     """run(*words): train.py in this process, on small images: exit code, stdout and stderr."""
-
-    def with_words(*words):
-        own = ["--data", drawn, "--device", "cpu", "--model", "w8", "--image-size", 32, "--batch-size", 8]
-        own += ["--workers", 0, "--epochs", 2, "--logdir", tmp_path / "train", *words]
-        monkeypatch.setattr(sys, "argv", ["train.py", *map(str, own)])
-        capsys.readouterr()
-        code = exit_code_of(train.main)
-        printed = capsys.readouterr()
-        return SimpleNamespace(returncode=code, stdout=printed.out, stderr=printed.err)
-
-    return with_words
+    own = ["--data", drawn, "--device", "cpu", "--model", "w8", "--image-size", 32, "--batch-size", 8]
+    own += ["--workers", 0, "--epochs", 2, "--logdir", tmp_path / "train"]
+    return lambda *words: run_main(train, *own, *words)
 
 
-def test_a_training_that_was_cut_off_goes_on_as_if_nothing_had_happened(run, tmp_path, monkeypatch):
-    folder, calls, real = tmp_path / "train", [], train.Replica.step
-
-    def step(self, batches):
-        calls.append(1)
-        if len(calls) == 14:  # in the second epoch of 12 steps
-            raise KeyboardInterrupt
-        return real(self, batches)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(train.Replica, "step", step)
+def test_a_training_that_was_cut_off_goes_on_as_if_nothing_had_happened(run, tmp_path):
+    with killed_in_epoch(2):
         assert run("--pipeline", "shards").returncode == 130
-    assert [row["epoch"] for row in rows(folder)] == ["1"]
-    done = run("--pipeline", "shards")
-    assert "goes on after epoch 1" in done.stdout
+    assert [row["epoch"] for row in epochs_in(tmp_path / "train")] == [1]
+    assert "goes on after epoch 1" in run("--pipeline", "shards").stdout
     assert run("--pipeline", "shards", "--logdir", tmp_path / "uncut").returncode == 0
-    states = [unpacked((path / CHECKPOINT).read_bytes()) for path in (folder, tmp_path / "uncut")]
-    for name, value in states[0]["model"].items():
-        assert torch.equal(value, states[1]["model"][name]), name
-    assert [row["loss"] for row in rows(folder)] == [row["loss"] for row in rows(tmp_path / "uncut")]
+    assert_same_training(tmp_path / "train", tmp_path / "uncut")
     assert "checkpoint.pt is of a training with pipeline shards, not cached" in run("--pipeline", "cached").stderr
 
 
@@ -182,19 +138,15 @@ def test_out_of_memory_says_to_accumulate(run, monkeypatch):
     assert_refused(run("--pipeline", "cached"), "with batch size 8: try --accumulate 2")
 
 
-def test_several_pipelines_are_trained_one_after_the_other_and_compared(run, tmp_path, monkeypatch):
+def test_several_pipelines_are_trained_one_after_the_other_and_compared(run, monkeypatch):
     commands = []
 
     def one(command, **_):
         commands.append(command[2:])
-        args = train.options([str(word) for word in command[2:]])
-        assert train.os.environ.get("WORLD_SIZE") is None
-        if args.quick:
-            seconds = {"jpeg": 20.0, "shards": 5.0}[args.pipeline[0]]
-            args.logdir.mkdir(parents=True)
-            train.write_json(args.logdir / train.QUICK, {"seconds": seconds, "images_per_second": 96 / seconds})
-        else:
-            train.train(args)
+        args, of = train.options([str(word) for word in command[2:]]), {"jpeg": 20.0, "shards": 5.0}
+        seconds = of[args.pipeline[0]]
+        args.logdir.mkdir(parents=True)
+        train.write_json(args.logdir / train.QUICK, {"seconds": seconds, "images_per_second": 96 / seconds})
         return SimpleNamespace(returncode=0)
 
     monkeypatch.setattr(train.subprocess, "run", one)
@@ -203,42 +155,18 @@ def test_several_pipelines_are_trained_one_after_the_other_and_compared(run, tmp
     table = [line.split() for line in quick.stdout.splitlines()[-2:]]
     assert table == [["jpeg", "4.8", "20", "0.00556", "1"], ["shards", "19.2", "5", "0.00139", "4"]]
     assert [command[-3:-2] for command in commands] == [["jpeg"], ["shards"]]
-    whole = run("--pipeline", "cached", "shards", "--epochs", "1").stdout.splitlines()
-    assert [line.split()[0] for line in whole[-2:]] == ["cached", "shards"]
-    assert "top-5 %" in whole[-3]
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert_refused(run("--pipeline", "jpeg", "shards"), "under torchrun one --pipeline is trained")
 
 
-def test_prepared_images_are_trained_on_in_their_own_size_and_way(run, prepared_32px, tmp_path):
-    done = run("--data", prepared_32px["shards"], "--epochs", "1", "--image-size", 32)
-    assert "4 classes, 32 px, from shards; batch 8" in done.stdout
-    args = train.options(
-        ["--data", str(prepared_32px["resized"]), "--device", "cpu", "--logdir", str(tmp_path / "new")]
-    )
-    args.quick, args.batch_size, args.workers, args.model = True, 8, 0, "w8"
-    train.QUICK_STEPS, before = 1, train.QUICK_STEPS
-    train.train(args)
-    train.QUICK_STEPS = before
-    assert args.image_size == 32  # and not this lab's own 64 or 224
-
-
-def test_quick_times_some_steps_and_leaves_no_checkpoint(run, tmp_path, monkeypatch):
+def test_prepared_images_are_trained_on_in_their_own_size_and_quick_leaves_no_checkpoint(
+    run_main, prepared_32px, tmp_path, monkeypatch
+):
     monkeypatch.setattr(train, "QUICK_STEPS", 2)
-    done = run("--pipeline", "cached", "--quick")
-    quick = json.loads((tmp_path / "train" / train.QUICK).read_text())
-    assert quick["seconds"] == pytest.approx(96 / quick["images_per_second"])
+    words = ["--data", prepared_32px["shards"], "--device", "cpu", "--model", "w8", "--batch-size", 8, "--workers", 0]
+    done = run_main(train, *words, "--quick", "--logdir", tmp_path)
+    assert "4 classes, 32 px, from shards; batch 8" in done.stdout  # and not this lab's own 64 or 224
     assert "s for an epoch of 96 images" in done.stdout
-    assert not (tmp_path / "train" / CHECKPOINT).exists()
-
-
-def test_a_port_that_is_taken_ends_a_process(monkeypatch):
-    with socket.socket() as listening:
-        listening.bind(("localhost", 0))
-        listening.listen()
-        port = listening.getsockname()[1]
-        for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_ADDR": "localhost", "MASTER_PORT": port}.items():
-            monkeypatch.setenv(name, str(value))
-        with pytest.raises(dist.DistNetworkError, match="EADDRINUSE"), train.process_group(torch.device("cpu")):
-            pass
-    assert not dist.is_initialized()
+    quick = json.loads((tmp_path / train.QUICK).read_text())
+    assert quick["seconds"] == pytest.approx(96 / quick["images_per_second"])
+    assert not (tmp_path / CHECKPOINT).exists()

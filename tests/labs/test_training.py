@@ -1,15 +1,16 @@
 """The epochs of a training: what a cut leaves, what it goes on from, which weights are the best; the schedule."""
 
-import csv
+import re
 from dataclasses import dataclass
 from importlib import import_module
 
 import pytest
 import torch
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from support import ROOT
+from support.labs import assert_same_training, equal
 from torch import nn
 
-from labs.shared.training import BEST, CHECKPOINT, TABLE, Training, packed, rising_then_falling, unpacked
+from labs.shared.training import BEST, CHECKPOINT, Training, epochs_in, packed, rising_then_falling, unpacked
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import write_whole
 
@@ -48,46 +49,45 @@ PARSERS = ["memory.train.parsed", "simcls.train.options", "transformer.train.arg
 
 
 @pytest.mark.parametrize("name", PARSERS)
-def test_a_smoke_run_has_a_folder_of_its_own_and_does_not_block_the_real_one(name, tmp_path):
-    module, _, function = name.rpartition(".")
-    trainer = import_module(f"labs.{module}")
+def test_a_smoke_run_has_a_folder_of_its_own_and_the_commands_of_the_page_are_understood(name, tmp_path, monkeypatch):
+    lab, program, function = name.split(".")
+    trainer = import_module(f"labs.{lab}.{program}")
     parsed = getattr(trainer, function)
     real, smoke = (parsed(["--device", "cpu", *words])[0].logdir for words in ((), ("--quick",)))
     assert (real, smoke) == (trainer.FOLDER, trainer.FOLDER.with_name(f"{trainer.FOLDER.name}-quick"))
     assert parsed(["--device", "cpu", "--quick", "--logdir", str(tmp_path)])[0].logdir == tmp_path
+    monkeypatch.chdir(tmp_path)
+    for path in (tmp_path / "DIR", tmp_path / "logs" / "labs" / "scale" / "train"):
+        path.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "bart.jsonl").touch()
+    page = (ROOT / "docs" / "labs" / f"{lab}.md").read_text()
+    commands = re.findall(rf"^ .*python labs/{lab}/{program}\.py([^#\n]*)", page, re.MULTILINE)
+    for words in commands:
+        parsed([*words.split(), "--device", "cpu"])
+    assert len(commands) >= 2
 
 
 def test_a_training_that_was_cut_off_goes_on_bit_by_bit(tmp_path, capsys):
-    whole, at_once = train(tmp_path / "whole", 4)
+    train(tmp_path / "whole", 4)
     with pytest.raises(Cut):
         train(tmp_path / "cut", 4, cut_in=4)
-    resumed, model = train(tmp_path / "cut", 4)
+    train(tmp_path / "cut", 4)
     assert "goes on after epoch 3" in capsys.readouterr().out
-    assert [row["loss"] for row in resumed.rows] == [row["loss"] for row in whole.rows]
-    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), at_once.parameters(), strict=True))
-    with (tmp_path / "cut" / TABLE).open() as file:
-        assert [int(row["epoch"]) for row in csv.DictReader(file)] == [1, 2, 3, 4]
+    assert_same_training(tmp_path / "whole", tmp_path / "cut")
+    assert [row["epoch"] for row in epochs_in(tmp_path / "cut")] == [1, 2, 3, 4]
 
 
-def test_scalars_of_finished_epochs_are_in_the_file_while_the_next_is_trained(tmp_path):
-    run = Training(tmp_path, Settings(), {"model": nn.Linear(1, 1)})
-    for epoch in run.epochs(3):
-        events = EventAccumulator(str(tmp_path)).Reload()
-        points = events.Scalars("loss") if "loss" in events.Tags()["scalars"] else []
-        assert [point.step for point in points] == list(range(1, epoch))
-        run.done(loss=0.5)
+def same(model, weights):
+    return equal(model.state_dict(), weights)
 
 
 def test_the_weights_of_the_best_epoch_are_kept_and_found_again(tmp_path):
-    run, model = train(tmp_path, 4)
-    last = {name: value.clone() for name, value in model.state_dict().items()}
-    assert run.load_best()["epoch"] == 2  # the first of two that are equal
-    best = unpacked((tmp_path / BEST).read_bytes())["model"]
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in best.items())
-    assert not all(torch.equal(value, last[name]) for name, value in best.items())
-    again, model = train(tmp_path, 4)
-    assert again.load_best()["epoch"] == 2
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in best.items())
+    for _ in range(2):  # the second time nothing is left to train
+        run, model = train(tmp_path, 4)
+        last = {name: value.clone() for name, value in model.state_dict().items()}
+        assert run.load_best()["epoch"] == 2  # the first of two that are equal
+        assert same(model, unpacked((tmp_path / BEST).read_bytes())["model"])
+        assert not same(model, last)
 
 
 def test_a_kill_between_the_two_files_leaves_the_weights_of_the_row_that_is_the_best(tmp_path, monkeypatch):
@@ -107,37 +107,32 @@ def test_a_kill_between_the_two_files_leaves_the_weights_of_the_row_that_is_the_
     run, model = train(tmp_path, 4, accuracies=(0.5, 0.6, 0.55, 0.1))
     best = run.load_best()
     _, expected = train(tmp_path / "whole", int(best["epoch"]), accuracies=(0.5, 0.6, 0.9, 0.1))
-    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), expected.parameters(), strict=True))
+    assert same(model, expected.state_dict())
     kept = unpacked((tmp_path / BEST).read_bytes())
     assert kept["epoch"] == best["epoch"]
-    assert all(torch.equal(value, model.state_dict()[name]) for name, value in kept["model"].items())
+    assert same(model, kept["model"])
 
 
-@pytest.mark.parametrize(
-    ("damage", "words"),
-    [
-        (lambda path: path.unlink(), "missing"),
-        (lambda path: path.write_bytes(path.read_bytes()[:99]), ""),
-        (lambda path: path.write_bytes(packed({"epoch": 1, "model": {}})), "they are of epoch 1"),
-    ],
-)
-def test_weights_that_are_not_the_best_epochs_are_refused_by_their_own_name(tmp_path, damage, words):
+def test_files_that_cannot_be_used_are_refused_by_their_own_name_and_left(tmp_path):
     train(tmp_path, 3)
-    damage(tmp_path / BEST)
-    with pytest.raises(InputError, match=rf"best\.pt does not hold the weights of epoch 2 \(.*{words}.*\)"):
-        train(tmp_path, 4)
-
-
-def test_another_trainings_or_a_damaged_checkpoint_is_refused_and_left(tmp_path):
-    train(tmp_path, 1)
-    content = (tmp_path / CHECKPOINT).read_bytes()
+    checkpoint, best = (tmp_path / CHECKPOINT).read_bytes(), (tmp_path / BEST).read_bytes()
     with pytest.raises(InputError, match=r"of a training with lr 0\.1, not 0\.2"):
-        train(tmp_path, 2, settings=Settings(lr=0.2))
-    for broken in (content[: len(content) // 2], b"", b"no zip"):
-        (tmp_path / CHECKPOINT).write_bytes(broken)
-        with pytest.raises(InputError, match="damaged or no checkpoint"):
-            train(tmp_path, 2)
-        assert (tmp_path / CHECKPOINT).read_bytes() == broken
+        train(tmp_path, 4, settings=Settings(lr=0.2))
+    damaged = r"best\.pt does not hold the weights of epoch 2 "
+    for name, content, words in (
+        (BEST, best[:99], damaged),
+        (BEST, packed({"epoch": 1, "model": {}}), damaged + r"\(.*they are of epoch 1"),
+        (CHECKPOINT, checkpoint[: len(checkpoint) // 2], r"checkpoint\.pt is damaged or no checkpoint"),
+        (CHECKPOINT, b"", r"checkpoint\.pt is damaged or no checkpoint"),
+    ):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError, match=words):
+            train(tmp_path, 4)
+        assert (tmp_path / name).read_bytes() == content
+    (tmp_path / CHECKPOINT).write_bytes(checkpoint)
+    (tmp_path / BEST).unlink()
+    with pytest.raises(InputError, match=damaged + r"\(it is missing"):
+        train(tmp_path, 4)
 
 
 def test_a_loss_that_is_no_number_ends_the_training_before_it_is_kept(tmp_path):

@@ -5,8 +5,6 @@ import shutil
 import pytest
 from support.recorded import make_record, tree
 
-from walkthrough.cli import main
-
 
 @pytest.fixture(scope="session")
 def valid_record(tmp_path_factory):
@@ -21,15 +19,13 @@ def folder(valid_record, tmp_path):
 
 
 @pytest.fixture
-def command(capsys, tmp_path, monkeypatch):
+def command(run_command, tmp_path, monkeypatch):
     """command("--check", path): exit code, output and error lines of `record`, run in `tmp_path`."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words):
-        with pytest.raises(SystemExit) as ended:
-            main(["record", *map(str, words)])
-        printed = capsys.readouterr()
-        return ended.value.code, printed.out.splitlines(), printed.err.splitlines()
+        done = run_command("record", *words)
+        return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
 
     return run
 

@@ -5,20 +5,10 @@ import os
 import shutil
 
 import pytest
-from support.recorded import (
-    EVENTS,
-    STEPS,
-    TRACE,
-    a_result,
-    each_event,
-    edit,
-    edit_trace,
-    sum_up,
-)
+from support.recorded import EVENTS, STEPS, TRACE, a_result, edit, sum_up
 
 from walkthrough.records import record as recording
 from walkthrough.results import result
-from walkthrough.results.events import write_events
 
 
 def remove(name):
@@ -42,10 +32,6 @@ def header(**changes):
 
 def setting(change):
     return lambda folder: edit(folder / "record.json", lambda value: change(value["settings"]))
-
-
-def traced(change, step="00_baseline"):
-    return lambda folder: edit_trace(folder / step / a_result(step, 1).trace, change)
 
 
 def text(name, content):
@@ -76,7 +62,6 @@ def link(path):
 
 
 DEEP = "[" * 100_000
-RESERVED = {"allocated": 2_510_000_000, "reserved": 1}
 SPOILED = {
     "no step that was run": (
         lambda folder: [
@@ -88,7 +73,6 @@ SPOILED = {
         lambda folder: result.write_not_run(folder / "13_compile", "01_amp", "because"),
         ["13_compile/not_run.json is broken"],
     ),
-    "a reason with a path": (not_run_as(reason="see /home/ann/x"), ["13_compile/not_run.json", "/home/ann"]),
     "a reason with more in it": (not_run_as(reason="so", more=1), ["13_compile/not_run.json holds more than"]),
     "a reason that the page does not give": (not_run_as(reason="so"), ["README.md is not the page"]),
     "no header": (remove("record.json"), ["is not a record: it holds no record.json"]),
@@ -101,19 +85,13 @@ SPOILED = {
     "fewer runs of the first step": (remove("00_baseline/runs/2.json"), ["different numbers of runs (1, 2)"]),
     "a foreign file": (text("00_baseline/notes.txt", "hello"), ["00_baseline/notes.txt", "no file of a record"]),
     "a hidden file": (text(".bashrc", ""), [".bashrc"]),
-    "a name that a terminal obeys": (text("\x1b[31mred", ""), ["\ufffd[31mred"]),
-    "an edited figure": (
-        lambda folder: edit(folder / "01_amp/result.json", lambda value: value.update(batch_bytes=1)),
-        ["01_amp/result.json is not what its runs give"],
-    ),
+    "an edited figure": (lambda folder: edit(folder / "01_amp/result.json", lambda value: value.update(batch_bytes=1)),
+     ["01_amp/result.json is not what its runs give"]),
     "an edited page": (
         lambda folder: (folder / "README.md").write_text((folder / "README.md").read_text().replace("32001", "99001")),
         ["README.md is not the page"],
     ),
-    "an edited median": (
-        run(lambda value: value["samples_per_second"].update(median=32_002.0)),
-        ["its median, 32002"],
-    ),
+    "an edited median": (run(lambda value: value["samples_per_second"].update(median=32_002.0)), ["its median, 32002"]),
     "an edited window": (run(windows(1.0, 2.0, 3.0, 4.0, 5.0), summed=False), ["runs/1.json: its median, 32001"]),
     "four windows": (run(windows(32000.0, 32001.0, 32001.0, 32002.0)), ["4 windows"]),
     "step times out of order": (run(lambda value: value["step_ms"].update(p10=1.1)), ["not in order"]),
@@ -121,64 +99,31 @@ SPOILED = {
     "another device": (run(lambda value: value.update(device="Best GPU")), ["device is 'Best GPU', in record.json"]),
     "another image size": (run(lambda value: value.update(image_size=32)), ["setup differs from run to run"]),
     "another torch": (run(lambda value: value["environment"].update(torch="1.0.0")), ["torch is '1.0.0'"]),
-    "another trace": (
-        run(lambda value: value.update(trace=a_result("01_amp", 1).trace)),
-        ["trace differs from run to run"],
-    ),
+    "another trace": (run(lambda value: value.update(trace=a_result("01_amp", 1).trace)),
+     ["trace differs from run to run"]),
     "another precision in one run": (run(lambda value: value.update(precision="float16")), ["precision differs"]),
     "tokens whose median is edited": (
         run(lambda value: value.update(tokens_per_second={"median": 2.0, "windows": [1.0, 1.0, 1.0]})),
         ["its median, 2 tokens/s, is not that of its windows, 1"],
     ),
-    "no precision": (
-        run(lambda value: value.pop("precision"), summed=False),
-        ["runs/1.json is broken", "field `precision`"],
-    ),
-    "another batch in one run": (run(lambda value: value.update(batch_size=33)), ["batch_size differs"]),
-    "a size beyond all numbers": (run(lambda value: value.update(batch_bytes=10**400), summed=False), ["batch_bytes"]),
-    "uncommitted code": (
-        run(lambda value: value["environment"].update(git="0123456789ab-dirty")),
-        ["which is not a commit"],
-    ),
-    "no time": (
-        run(lambda value: value.update(started="yesterday")),
-        ["'yesterday' as 'started', which is not a time"],
-    ),
+    "uncommitted code": (run(lambda value: value["environment"].update(git="0123456789ab-dirty")),
+     ["which is not a commit"]),
+    "no time": (run(lambda value: value.update(started="yesterday")),
+     ["'yesterday' as 'started', which is not a time"]),
     "a field too many": (run(lambda value: value.update(more=1), summed=False), ["fields that no result has"]),
-    "a field too few": (
-        run(lambda value: value.pop("notes"), summed=False),
-        ["runs/1.json is broken", "required field `notes`"],
-    ),
-    "a text that a terminal obeys": (run(lambda value: value.update(notes=["\x1b[2J"])), ["odd text (\ufffd[2J)"]),
     "another schema": (header(schema=3), ["record.json has schema 3"]),
-    "runs of another schema": (run(lambda value: value.update(schema=1), summed=False), ["1.json has schema 1"]),
     "a header with more in it": (header(more=1), ["record.json holds fields that no record has"]),
-    "a header with less in it": (
-        setting(lambda settings: settings.pop("seed")),
-        ["record.json is broken", "missing required field `seed`"],
-    ),
-    "a header of wrong types": (
-        setting(lambda settings: settings.update(quick=1)),
-        ["record.json is broken", "$.settings.quick"],
-    ),
-    "a setting that is too small": (
-        setting(lambda settings: settings.update(seed=-1)),
-        ["record.json is broken", "$.settings.seed"],
-    ),
-    "instructions that no CPU has": (
-        setting(lambda settings: settings.update(instructions="a b")),
-        ["record.json is broken", "$.settings.instructions"],
-    ),
-    "words with a folder": (
-        setting(lambda settings: settings.update(words=["--cache", "/home/ann"])),
-        ["record.json holds '/home/ann' as 'words', which is not an option"],
-    ),
+    "a header with less in it": (setting(lambda settings: settings.pop("seed")),
+     ["record.json is broken", "missing required field `seed`"]),
+    "a header of wrong types": (setting(lambda settings: settings.update(quick=1)),
+     ["record.json is broken", "$.settings.quick"]),
+    "instructions that no CPU has": (setting(lambda settings: settings.update(instructions="a b")),
+     ["record.json is broken", "$.settings.instructions"]),
     "another environment": (
         lambda folder: edit(folder / "record.json", lambda value: value["environment"].update(cores=8)),
         ["cores is 16, in record.json it is 8"],
     ),
     "code without its hash": (header(code="none"), ["record.json holds 'none' as 'code', which is not a checksum"]),
-    "settings that are none": (header(settings=[]), ["record.json is broken", "$.settings"]),
     "JSON cut off": (text("00_baseline/runs/1.json", '{"schema": 1'), ["runs/1.json is broken: not JSON"]),
     "JSON nested deeply": (text("00_baseline/runs/1.json", DEEP), ["runs/1.json is broken", "nested too deeply"]),
     "a header nested deeply": (text("record.json", DEEP), ["record.json is broken", "nested too deeply"]),
@@ -186,15 +131,6 @@ SPOILED = {
     "JSON that is a list": (text("record.json", "[]\n"), ["record.json is broken: not an object"]),
     "NaN": (run(lambda value: value["step_ms"].update(p10=float("nan")), summed=False), ["NaN is not a finite number"]),
     "a key that is there twice": (text("record.json", '{"schema": 1, "schema": 1}'), ["a key is there twice"]),
-    "a page with a path": (
-        lambda folder: (folder / "README.md").write_text("see /home/ann/x\n"),
-        ["README.md is not the page that the figures give: it holds 'see /home/ann/x'"],
-    ),
-    "a path in a note": (run(lambda value: value.update(notes=["in /home/ann/x"])), ["runs/1.json holds", "/home/ann"]),
-    "a host in the trace": (traced(lambda trace: trace.update(host_name="box")), [TRACE, "the key 'host_name'"]),
-    "a path in the trace": (traced(each_event(Name="C:\\Users\\ann")), [TRACE, "the key 'Name'"]),
-    "a path as a key of the trace": (traced(each_event(**{"/home/ann": 1})), [TRACE, "the key '/home/ann'"]),
-    "call stacks": (traced(each_event(**{"Call stack": "a.py(1): f"})), [TRACE, "the key 'Call stack'"]),
     "a trace nested deeply": (text(TRACE, gzip.compress(DEEP.encode(), mtime=0)), [TRACE, "nested too deeply"]),
     "a trace that is no gzip": (text(TRACE, b"{}"), [TRACE, "no gzip"]),
     "a trace packed with its owner's file name": (
@@ -207,41 +143,23 @@ SPOILED = {
         lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes() + b"more"),
         ["packed otherwise"],
     ),
-    "a trace cut off": (
-        lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes()[:-20]),
-        [TRACE, "cut off"],
-    ),
+    "a trace cut off": (lambda folder: (folder / TRACE).write_bytes((folder / TRACE).read_bytes()[:-20]),
+     [TRACE, "cut off"]),
     "a huge trace": (text(TRACE, bytes(1_500_001)), [TRACE, "larger than 1.5 MB"]),
-    "events cut off": (
-        lambda folder: (folder / EVENTS).write_bytes((folder / EVENTS).read_bytes()[:-1]),
-        [EVENTS, "damaged"],
-    ),
+    "events cut off": (lambda folder: (folder / EVENTS).write_bytes((folder / EVENTS).read_bytes()[:-1]),
+     [EVENTS, "damaged"]),
     "empty events": (text(EVENTS, b""), [EVENTS, "no scalar"]),
-    "a path in the events": (
-        lambda folder: write_events(folder / EVENTS, [("/home/ann/loss", 1, 1.0)], {}, {}),
-        [EVENTS, "/home/ann/loss"],
-    ),
     "events with a wrong checksum": (
         lambda folder: (folder / EVENTS).write_bytes(with_wrong_checksum((folder / EVENTS).read_bytes())),
         [EVENTS, "checksum"],
     ),
-    "runs that are not interleaved": (
-        run(lambda value: value.update(started="2026-01-01T00:09:00+00:00")),
-        ["not interleaved"],
-    ),
-    "smoke runs": (
-        setting(lambda settings: settings.update(quick=True)),
-        ["smoke runs"],
-    ),
-    "HTML in a note": (run(lambda value: value.update(notes=["<img src=x onerror=alert(1)>"])), ["odd text"]),
-    "a mark of the docs in a note": (run(lambda value: value.update(notes=["A <!-- end --> B"])), ["odd text"]),
-    "a link in a note": (run(lambda value: value.update(notes=["x](up) [y"])), ["odd text"]),
+    "runs that are not interleaved": (run(lambda value: value.update(started="2026-01-01T00:09:00+00:00")),
+     ["not interleaved"]),
+    "smoke runs": (setting(lambda settings: settings.update(quick=True)), ["smoke runs"]),
     "a link to a file": (lambda folder: link(folder / "README.md"), ["README.md is a link"]),
     "a link to a folder": (lambda folder: link(folder / "01_amp"), ["01_amp is a link"]),
-    "a pipe": (
-        lambda folder: [(folder / "README.md").unlink(), os.mkfifo(folder / "README.md")],
-        ["not a plain file but a pipe"],
-    ),
+    "a pipe": (lambda folder: [(folder / "README.md").unlink(), os.mkfifo(folder / "README.md")],
+     ["not a plain file but a pipe"]),
 }  # fmt: skip
 
 

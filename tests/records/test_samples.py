@@ -2,19 +2,17 @@
 
 import hashlib
 import http.server
-import json
-import os
 import re
 import socket
 import sys
 import threading
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
-from support import ROOT, run_program
+from support import assert_refused
 
 from tools.docs import others
-from walkthrough.cli import main
 from walkthrough.records import samples
 
 CONTENT = {"one": b"the first trace", "two": b"the second, a longer trace"}
@@ -67,10 +65,10 @@ def server(monkeypatch):
         server.shutdown()
 
 
-def run(*words):
-    with pytest.raises(SystemExit) as ended:
-        main(["samples", *map(str, words)])
-    return ended.value.code
+@pytest.fixture
+def run(run_command):
+    """run(*words): the finished command `samples`."""
+    return partial(run_command, "samples")
 
 
 def files(folder):
@@ -80,76 +78,48 @@ def files(folder):
 WHOLE = ["LICENCES.txt", "README.md", "one/one.pt.trace.json.gz", "two/two.pt.trace.json.gz"]
 
 
-def test_each_is_fetched_into_a_run_folder_and_kept(server, tmp_path, capsys, monkeypatch):
+def test_each_is_fetched_into_a_run_folder_and_kept(server, run, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: None)
-    assert run(tmp_path / "s") == 0
+    done = run(tmp_path / "s")
+    assert done.returncode == 0
     assert files(tmp_path / "s") == WHOLE
     assert (tmp_path / "s" / "two" / "two.pt.trace.json.gz").read_bytes() == CONTENT["two"]
-    out = capsys.readouterr().out
-    assert "BSD-3-Clause" in out
-    assert f"  {sys.executable} -m walkthrough explain {tmp_path / 's' / 'one'}\n" in out
-    assert f"  {sys.executable} -m tensorboard.main --logdir {tmp_path / 's'}\n" in out
+    assert f"  {sys.executable} -m walkthrough explain {tmp_path / 's' / 'one'}\n" in done.stdout
+    assert f"  {sys.executable} -m tensorboard.main --logdir {tmp_path / 's'}\n" in done.stdout
     assert "Redistribution and use" in (tmp_path / "s" / "LICENCES.txt").read_text(encoding="utf-8")
     asked = len(server.asked)
-    assert run(tmp_path / "s") == 0
+    assert run(tmp_path / "s").stdout.count("there already") == 2
     assert len(server.asked) == asked
-    assert capsys.readouterr().out.count("there already") == 2
+    (tmp_path / "s" / "one" / "one.pt.trace.json.gz").write_bytes(CONTENT["one"].upper())  # is fetched anew
+    assert run(tmp_path / "s").returncode == 0
+    assert (tmp_path / "s" / "one" / "one.pt.trace.json.gz").read_bytes() == CONTENT["one"]
 
 
-def test_what_to_run_next_is_named_as_it_can_be_typed(server, tmp_path, capsys, monkeypatch):
+def test_what_to_run_next_is_named_as_it_can_be_typed(server, run, tmp_path, monkeypatch):
     monkeypatch.setattr("shutil.which", lambda name: f"/bin/{name}")
     monkeypatch.setattr("walkthrough.records.samples.find_spec", lambda name: None)  # no TensorBoard
-    assert run(tmp_path / "two words", "--from", tmp_path) == 2
-    assert f"; walkthrough samples '{tmp_path / 'two words'}' fetches the others" in capsys.readouterr().err
-    assert run(tmp_path / "two words") == 0
-    out = capsys.readouterr().out
-    assert out.endswith(f"To look at them:\n  walkthrough explain '{tmp_path / 'two words' / 'one'}'\n")
-
-
-def test_a_file_that_was_changed_is_fetched_anew(server, tmp_path):
-    run(tmp_path)
-    (tmp_path / "one" / "one.pt.trace.json.gz").write_bytes(CONTENT["one"].upper())
-    assert run(tmp_path) == 0
-    assert (tmp_path / "one" / "one.pt.trace.json.gz").read_bytes() == CONTENT["one"]
+    there = tmp_path / "two words"
+    assert_refused(run(there, "--from", tmp_path), f"; walkthrough samples '{there}' fetches the others")
+    assert run(there).stdout.endswith(f"To look at them:\n  walkthrough explain '{there / 'one'}'\n")
 
 
 @pytest.mark.parametrize("fault", ["missing", "other", "longer", "cut off", "moved"])
-def test_anything_but_the_trace_is_refused_in_one_line_and_leaves_nothing(server, tmp_path, capsys, fault):
-    server.faults["two"] = fault
-    assert run(tmp_path) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "two" in error
-    assert "1 of 2 are in" in error
-    assert files(tmp_path) == WHOLE[:3]
-    assert not (tmp_path / "two").exists()
+@pytest.mark.parametrize("name", CONTENT)
+def test_anything_but_the_trace_is_refused_in_one_line_and_the_other_is_kept(server, run, tmp_path, name, fault):
+    server.faults[name] = fault
+    assert_refused(run(tmp_path), name, "1 of 2 are in")
+    assert files(tmp_path) == [file for file in WHOLE if not file.startswith(name)]
+    assert not (tmp_path / name).exists()
     server.faults.clear()
-    assert run(tmp_path) == 0
+    assert run(tmp_path).returncode == 0
     assert files(tmp_path) == WHOLE
 
 
-def test_one_that_is_gone_does_not_keep_the_others_away(server, tmp_path, capsys):
-    server.faults["one"] = "missing"
-    assert run(tmp_path) == 2
-    assert "404" in capsys.readouterr().err
-    assert files(tmp_path) == [*WHOLE[:2], WHOLE[3]]
-
-
-def test_without_a_network_one_line_says_so_and_what_is_there_stays(server, tmp_path, capsys, monkeypatch):
+def test_without_a_network_one_line_says_so_and_what_is_there_stays(server, run, tmp_path, monkeypatch):
     server.faults["two"] = "missing"
     run(tmp_path)
-    capsys.readouterr()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    listed = samples.read_list()
-    gone = [replace(sample, address=f"http://127.0.0.1:{port}/{sample.name}") for sample in listed.samples]
-    monkeypatch.setattr(samples, "read_list", lambda: replace(listed, samples=gone))
-    assert run(tmp_path) == 2
-    error = capsys.readouterr().err
-    assert error.count("\n") == 1
-    assert "onnection refused" in error
-    assert "1 of 2 are in" in error
+    monkeypatch.setattr(socket, "getaddrinfo", no_address)
+    assert_refused(run(tmp_path), "Name or service not known", "1 of 2 are in")
     assert files(tmp_path) == WHOLE[:3]
 
 
@@ -157,12 +127,8 @@ def no_address(*_, **__):
     raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
 
-def test_a_host_that_has_no_address_and_one_that_says_nothing(server, monkeypatch):
+def test_a_host_that_says_nothing_is_not_waited_for(server):
     sample = samples.read_list().samples[0]
-    with monkeypatch.context() as patch:
-        patch.setattr(socket, "getaddrinfo", no_address)
-        with pytest.raises(samples.InputError, match="Name or service not known"):
-            samples.fetched(replace(sample, address="http://no-such-host.invalid/x"))
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -171,26 +137,21 @@ def test_a_host_that_has_no_address_and_one_that_says_nothing(server, monkeypatc
             samples.fetched(replace(sample, address=address), timeout=0.2)
 
 
-def test_files_that_are_here_are_found_by_their_checksums(server, tmp_path, capsys):
+def test_files_that_are_here_are_found_by_their_checksums(server, run, tmp_path):
     have = tmp_path / "have"
     (have / "below").mkdir(parents=True)
     (have / "below" / "any name.json.gz").write_bytes(CONTENT["one"])
     (have / "same size.json").write_bytes(CONTENT["two"][::-1])
-    assert run(tmp_path / "s", "--from", have) == 2
-    assert "holds no file with the checksum of two" in capsys.readouterr().err
+    assert_refused(run(tmp_path / "s", "--from", have), "holds no file with the checksum of two")
     assert files(tmp_path / "s") == WHOLE[:3]
     assert server.asked == []
 
 
-def test_a_folder_that_cannot_be_used_is_one_line(server, tmp_path, capsys):
-    (tmp_path / "file").write_text("", encoding="utf-8")
-    assert run(tmp_path / "file") == 2
-    assert run(tmp_path / "s", "--from", tmp_path / "none") == 2
-    assert run(tmp_path / "s", "--from", tmp_path / "file") == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3
-    assert "there is no such folder" in lines[1]
-    assert "is a file: name the folder that holds it" in lines[2]
+def test_a_folder_that_cannot_be_used_is_one_line(server, run, tmp_path):
+    (tmp_path / "file").touch()
+    assert_refused(run(tmp_path / "file"), "is a file: name a folder")
+    assert_refused(run(tmp_path / "s", "--from", tmp_path / "none"), "there is no such folder")
+    assert_refused(run(tmp_path / "s", "--from", tmp_path / "file"), "is a file: name the folder that holds it")
 
 
 def test_the_list_names_every_trace_by_commit_and_its_licence():
@@ -202,29 +163,8 @@ def test_the_list_names_every_trace_by_commit_and_its_licence():
         assert re.fullmatch(r"[0-9a-f]{64}", sample.sha256)
         assert sample.file.endswith(".pt.trace.json.gz")
         assert "Copyright (c)" in every.licences[sample.source].text
-
-
-def test_the_first_pair_of_the_predictions_is_among_them():
-    addresses = {sample.address: sample.sha256 for sample in samples.read_list().samples}
-    first, *rest = others.read_pairs().pairs
+    addresses = {sample.address: sample.sha256 for sample in every.samples}
+    first, *_ = pairs = others.read_pairs().pairs  # of traces that the pages show
     assert {first.before.address, first.after.address} <= set(addresses)
-    for traced in (traced for pair in (first, *rest) for traced in (pair.before, pair.after)):
+    for traced in (traced for pair in pairs for traced in (pair.before, pair.after)):
         assert addresses.get(traced.address, traced.sha256) == traced.sha256
-
-
-def test_the_list_is_part_of_the_installed_package_and_fetching_needs_no_torch():
-    assert '"walkthrough.records" = ["*.json"]' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    blocked = "torch numpy tensorboard matplotlib".split()
-    code = f"import sys; sys.modules.update(dict.fromkeys({blocked!r}))\nimport walkthrough.records.samples"
-    assert run_program("-c", code).returncode == 0
-    assert json.loads(samples.LIST.read_text(encoding="utf-8"))["samples"]
-    assert samples.FOLDER == ROOT / "logs" / "samples"
-
-
-def test_a_sample_is_not_written_through_a_link_that_lies_in_its_way(server, tmp_path):
-    (tmp_path / "canary").write_bytes(b"x")
-    (tmp_path / "samples" / "one").mkdir(parents=True)
-    (tmp_path / "samples" / "one" / f".one.pt.trace.json.gz.{os.getpid()}.partial").symlink_to(tmp_path / "canary")
-    assert run(tmp_path / "samples") == 0
-    assert (tmp_path / "canary").read_bytes() == b"x"
-    assert files(tmp_path / "samples") == WHOLE

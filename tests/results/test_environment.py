@@ -34,55 +34,40 @@ def commit_all(folder):
         subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True)
 
 
-def test_git_tells_uncommitted_changes_of_the_code_from_others(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("file", "is_dirty"),
+    [
+        ("steps/file", True), ("walkthrough/records/new", True), ("logs/file", False), ("tools/docs/new", False),
+        ("walkthrough/explain/new", False), ("walkthrough/tensorboard/new", False),
+    ],
+)  # fmt: skip
+def test_git_tells_uncommitted_changes_of_the_code_that_measures_from_others(tmp_path, monkeypatch, file, is_dirty):
     for folder in ("steps", "common", "logs"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "file").write_text("1")
     monkeypatch.setattr(environment, "ROOT", tmp_path)
-    assert environment.git_revision() is None
+    monkeypatch.setenv(environment.COMMIT_VARIABLE, "a" * 40)  # left over from another machine
+    assert environment.git_revision() == "a" * 12  # git is not at hand
     commit_all(tmp_path)
-    assert re.fullmatch("[0-9a-f]{12}", environment.git_revision())
-    (tmp_path / "logs" / "file").write_text("2")
-    (tmp_path / "tools" / "docs").mkdir(parents=True)
-    (tmp_path / "tools" / "docs" / "file").write_text("1")
-    for reads in ("explain", "tensorboard"):
-        (tmp_path / "walkthrough" / reads).mkdir(parents=True)
-        (tmp_path / "walkthrough" / reads / "file").write_text("1")
-    assert not environment.git_revision().endswith("-dirty")
-    (tmp_path / "walkthrough" / "records").mkdir()
-    (tmp_path / "walkthrough" / "records" / "file").write_text("1")
-    assert environment.git_revision().endswith("-dirty")
-    (tmp_path / "walkthrough" / "records" / "file").unlink()
-    (tmp_path / "steps" / "file").write_text("2")
-    assert environment.git_revision().endswith("-dirty")
+    commit = environment.git_revision()
+    assert re.fullmatch("[0-9a-f]{12}", commit) and commit != "a" * 12
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("2")
+    assert environment.git_revision() == commit + "-dirty" * is_dirty
+    monkeypatch.setattr(environment, "ROOT", tmp_path / "steps")  # an archive, unpacked in somebody's repository
+    assert environment.git_revision() == "a" * 12
 
 
 def test_a_commit_is_named_by_the_environment_where_git_is_not_at_hand(tmp_path, monkeypatch):
     monkeypatch.setattr(environment, "ROOT", tmp_path)
-    for named, commit in {
-        "0123abc": "0123abc",
-        "a" * 40: "a" * 12,
-        "0123456789abcdef-dirty": "0123456789ab-dirty",
-    }.items():
+    monkeypatch.delenv(environment.COMMIT_VARIABLE, raising=False)
+    assert environment.git_revision() is None
+    for named, commit in (("0123abc", "0123abc"), ("0123456789abcdef-dirty", "0123456789ab-dirty")):
         monkeypatch.setenv(environment.COMMIT_VARIABLE, named)
         assert environment.git_revision() == commit
     monkeypatch.setenv(environment.COMMIT_VARIABLE, "main")
     with pytest.raises(InputError, match="WALKTHROUGH_COMMIT='main' is no commit"):
         environment.git_revision()
-
-
-def test_where_git_is_at_hand_the_environment_hides_neither_its_commit_nor_changes(tmp_path, monkeypatch):
-    (tmp_path / "steps").mkdir()
-    (tmp_path / "steps" / "file").write_text("1")
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    monkeypatch.setenv(environment.COMMIT_VARIABLE, "a" * 40)  # left over from another machine
-    commit_all(tmp_path)
-    commit = environment.git_revision()
-    assert commit not in ("a" * 12, None)
-    (tmp_path / "steps" / "file").write_text("2")
-    assert environment.git_revision() == f"{commit}-dirty"
-    monkeypatch.setattr(environment, "ROOT", tmp_path / "steps")  # an archive, unpacked in somebody's repository
-    assert environment.git_revision() == "a" * 12
 
 
 def test_the_code_hash_follows_the_code(tmp_path, monkeypatch):

@@ -11,12 +11,20 @@ from walkthrough.results.files import open_new, open_plain
 from walkthrough.results.result import read_json, write_whole
 
 
-def test_a_plain_file_is_opened_and_a_link_only_where_the_user_has_typed_it(tmp_path):
-    (tmp_path / "file").write_bytes(b"content")
-    (tmp_path / "link").symlink_to(tmp_path / "file")
-    for name, follow in (("file", False), ("link", True)):
+@pytest.fixture
+def canary(tmp_path):
+    """A file that must stay as it is, whatever is written through a link to it."""
+    path = tmp_path / "canary"
+    path.write_text("untouched")
+    yield path
+    assert path.read_text() == "untouched"
+
+
+def test_a_plain_file_is_opened_and_a_link_only_where_the_user_has_typed_it(canary, tmp_path):
+    (tmp_path / "link").symlink_to(canary)
+    for name, follow in (("canary", False), ("link", True)):
         with open_plain(tmp_path / name, follow) as file:
-            assert file.read() == b"content"
+            assert file.read() == b"untouched"
     with pytest.raises(OSError, match="not a plain file"):
         open_plain(tmp_path / "link")
 
@@ -45,21 +53,14 @@ def test_a_pipe_a_socket_and_a_folder_are_refused_at_once(tmp_path, follow):
                 open_plain(tmp_path / name, follow)
 
 
-def test_a_new_file_takes_the_place_of_a_planted_link_and_the_link_s_target_stays(tmp_path):
-    (tmp_path / "canary").write_text("untouched")
-    (tmp_path / "new").symlink_to(tmp_path / "canary")
+def test_what_is_written_takes_the_place_of_a_planted_link(canary, tmp_path):
+    (tmp_path / "new").symlink_to(canary)
     with open_new(tmp_path / "new", 0o600) as file:
         file.write(b"mine")
-    assert (tmp_path / "canary").read_text() == "untouched"
     assert (tmp_path / "new").read_bytes() == b"mine" and not (tmp_path / "new").is_symlink()
     assert (tmp_path / "new").stat().st_mode & 0o777 == 0o600
-
-
-def test_what_is_written_whole_goes_beside_no_planted_link(tmp_path):
-    (tmp_path / "canary").write_text("untouched")
-    (tmp_path / f".result.json.{os.getpid()}.partial").symlink_to(tmp_path / "canary")
+    (tmp_path / f".result.json.{os.getpid()}.partial").symlink_to(canary)
     write_whole(tmp_path / "result.json", "mine")
-    assert (tmp_path / "canary").read_text() == "untouched"
     assert (tmp_path / "result.json").read_text() == "mine"
 
 
@@ -74,15 +75,12 @@ def test_json_is_read_from_plain_files_of_a_bounded_size(tmp_path, monkeypatch):
     os.mkfifo(tmp_path / "pipe.json")
     with pytest.raises(InputError, match="not a plain file"):
         read_json(tmp_path / "pipe.json")
-    (tmp_path / "large.json").write_text('{"a": "' + "x" * 100 + '"}')
+    (tmp_path / "file.json").write_text('{"a": "' + "x" * 41 + '"}')  # 50 bytes
+    (tmp_path / "link.json").symlink_to(tmp_path / "file.json")
     monkeypatch.setattr("walkthrough.results.result.MAX_JSON", 50)
-    with pytest.raises(InputError, match="larger than"):
-        read_json(tmp_path / "large.json")
-
-
-def test_a_result_that_is_a_link_is_read_unless_it_is_not_to_be(tmp_path):
-    (tmp_path / "kept.json").write_text("{}")
-    (tmp_path / "result.json").symlink_to(tmp_path / "kept.json")
-    assert read_json(tmp_path / "result.json") == {}
+    assert read_json(tmp_path / "link.json") == {"a": "x" * 41}
     with pytest.raises(InputError, match="not a plain file"):
-        read_json(tmp_path / "result.json", no_links=True)
+        read_json(tmp_path / "link.json", no_links=True)
+    monkeypatch.setattr("walkthrough.results.result.MAX_JSON", 49)
+    with pytest.raises(InputError, match="larger than"):
+        read_json(tmp_path / "file.json")

@@ -8,31 +8,24 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import NAMES, ROOT, SmallNet
-from support.results import study_of
+from support import NAMES, ROOT, SmallNet, exit_code_of
 from test_steps import reads
 
 from common import data
 from common.options import StepOptions
-from common.session import unmet_need
 from studies import ablation as ablate
 from studies import switches
-from studies.ablation import LADDER, PAIRS, Optimisations, Pair, Variant, conclusions, no_effect, tables, variants
+from studies.ablation import LADDER, PAIRS, Optimisations, Variant, conclusions, no_effect, tables, variants
 from walkthrough.cli import main
 from walkthrough.compare import statistics
 from walkthrough.compare import study as results
-from walkthrough.compare.figures import MEMORY, SPEED, UNRESOLVED
 from walkthrough.compare.statistics import mean, of_pairs
-from walkthrough.compare.tour import step_files
 from walkthrough.results.errors import InputError
-from walkthrough.results.result import Setup
 
 OPTIONS = StepOptions(
     logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="mobilenet_v2", image_size=32,
     batch_size=8, workers=0, precision="auto", seed=0, quick=True, stacks=False,
 )  # fmt: skip
-
-# The program
 
 
 @pytest.fixture
@@ -131,17 +124,16 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
     assert combined == step
 
 
+@pytest.mark.parametrize("bench", ["fp32"], indirect=True)
 @pytest.mark.parametrize("k", range(len(NAMES) - 1), ids=NAMES[:-1])
 def test_its_loader_is_that_step_s(bench, k):
-    step, combined = (training.loader for training in bench(k, workers=1))
-    for name in ("batch_size", "num_workers", "prefetch_factor", "pin_memory"):
-        assert getattr(combined, name) == getattr(step, name), name
-    assert type(combined) is type(step)
-    assert repr(combined.dataset.transform) == repr(step.dataset.transform)
-    step, combined = (getattr(loader, "loader", loader) for loader in (step, combined))  # that which is prefetched
-    for name in ("persistent_workers", "drop_last"):
-        assert getattr(combined, name, None) == getattr(step, name, None), name
-    assert type(getattr(combined, "sampler", None)) is type(getattr(step, "sampler", None))
+    facts = []
+    for loader in (training.loader for training in bench(k, workers=1)):
+        fetching = getattr(loader, "loader", loader)  # that which is prefetched
+        own = [getattr(loader, name) for name in ("batch_size", "num_workers", "prefetch_factor", "pin_memory")]
+        own += [getattr(fetching, name, None) for name in ("persistent_workers", "drop_last")]
+        facts.append([*own, type(loader), type(getattr(fetching, "sampler", None)), repr(loader.dataset.transform)])
+    assert facts[0] == facts[1]
 
 
 def measured_here(on=(), precision="auto", **changes):
@@ -152,32 +144,6 @@ def measured_here(on=(), precision="auto", **changes):
 def small(monkeypatch, stand_in):
     monkeypatch.setattr(switches, "classifier", lambda *_: SmallNet())
     monkeypatch.setattr(switches, "QUICK", replace(switches.QUICK, window_seconds=0.0))
-
-
-def test_a_measurement_has_its_windows_step_time_and_first_step(small):
-    answer = measured_here(["bigger_batch", "on_device_data"])
-    windows = answer["samples_per_second"]["windows"]
-    assert len(windows) == 5
-    assert min(windows) > 0
-    assert answer["batch_size"] == 8
-    assert 0 < answer["step_ms"]["p10"] <= answer["step_ms"]["median"] <= answer["step_ms"]["p90"]
-    assert answer["first_step_seconds"] > 0
-    assert measured_here(["on_device_data"])["batch_size"] == 32
-
-
-@pytest.mark.parametrize("precision, dtype", [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_a_measurement_computes_in_the_precision_that_is_asked_for(small, monkeypatch, precision, dtype):
-    dtypes = set()
-    forward = SmallNet.forward
-
-    def seen(self, images):
-        logits = forward(self, images)
-        dtypes.add(logits.dtype)
-        return logits
-
-    monkeypatch.setattr(SmallNet, "forward", seen)
-    measured_here(["amp", "on_device_data"], precision)
-    assert dtypes == {dtype}
 
 
 def test_what_cannot_be_run_is_one_line(small, monkeypatch):
@@ -244,13 +210,6 @@ def test_what_needs_another_comes_and_goes_with_it():
     assert ablate.before("amp") == "baseline"
 
 
-def test_what_is_measured_alone_is_in_no_ladder():
-    every = variants({}, alone_only=["amp"])
-    assert "baseline + amp" in names_of(every)
-    assert "full without amp" not in names_of(every)
-    assert {variant.name for variant in every if "amp" in variant.on} == {"baseline + amp"}, "in no pair either"
-
-
 def test_what_has_no_effect_on_this_device_is_not_measured():
     options = replace(OPTIONS, batch_size=128, workers=2)
     reasons = no_effect(options, "autocast is off: so")
@@ -265,26 +224,6 @@ def test_what_has_no_effect_on_this_device_is_not_measured():
     assert no_effect(replace(options, device="cuda:1"), None) == {}
     no_change = replace(options, device="cuda", batch_size=32, workers=0)
     assert list(no_effect(no_change, None)) == ["bigger_batch", "multiprocess_loading"]
-
-
-def test_an_optimisation_has_no_effect_where_its_step_says_so():
-    cpu = torch.device("cpu")
-    needing = [step.stem[3:] for step in step_files() if unmet_need(str(step), cpu, torch.bfloat16) == "a GPU"]
-    assert needing == [name for name in ON_NO_GPU if name not in ("amp", "tf32")]
-
-
-def test_where_compile_cannot_run_the_full_ladder_is_without_it():
-    compiling = ["compile", "compile_loss", "cuda_graphs"]
-    every = variants(compiling)
-    assert not any(set(compiling) & set(variant.on) for variant in every)
-    assert "full without amp" in names_of(every)
-
-
-def test_a_pair_reads_as_its_two_names():
-    assert str(Pair("amp", "compile")) == "amp + compile"
-
-
-# Runs, and how they go on
 
 
 @pytest.fixture
@@ -319,9 +258,8 @@ def fake(monkeypatch):
 
 
 def ended(tmp_path, *words):
-    with pytest.raises(SystemExit) as end:
-        main(["ablate", *"--device cpu --quick --workers 1".split(), "--logdir", str(tmp_path), *map(str, words)])
-    return end.value.code
+    words = ["ablate", *"--device cpu --quick --workers 1".split(), "--logdir", str(tmp_path), *map(str, words)]
+    return exit_code_of(main, words)
 
 
 def read(tmp_path):
@@ -348,32 +286,26 @@ def test_runs_are_interleaved_and_every_measurement_is_kept(fake, tmp_path):
     assert why.startswith("autocast is off: this CPU has no bf16")
 
 
-def test_where_bf16_may_be_slower_amp_is_measured_alone_and_is_in_no_ladder(fake, tmp_path):
-    fake.bf16 = "AVX512-BF16"
-    assert ended(tmp_path, "--runs", 1) == 0
-    result = read(tmp_path)
-    assert (result.measured["alone_only"], result.precision) == (["amp"], "float32")
-    assert "amp" not in names_without_effect(result)
-    with_amp = {one["variant"] for one in result.measured["measurements"] if "amp" in one["on"]}
-    assert with_amp == {"baseline + amp"}, "no pair with what nobody would use"
-    assert not any("amp" in row["pair"] for row in result.tables["pairs"])
-    assert {name: "bf16" if name in with_amp else "auto" for name in fake.log} == fake.precisions
-    assert any("amp is measured alone, in bf16" in note for note in result.notes)
-
-
 @pytest.mark.parametrize(
-    "bf16, words, precision",
-    [("AVX512-BF16", ["--precision", "bf16"], "bfloat16"), (None, ["--precision", "bf16"], "bfloat16"),
-     ("AMX", [], "bfloat16"), (None, [], None), ("AVX512-BF16", ["--precision", "fp32"], None)],
+    "bf16, words, precision, alone_only",
+    [(None, ["--precision", "bf16"], "bfloat16", []), ("AMX", [], "bfloat16", []), (None, [], None, []),
+     ("AVX512-BF16", ["--precision", "fp32"], None, []), ("AVX512-BF16", [], None, ["amp"])],
 )  # fmt: skip
-def test_where_it_is_chosen_amp_is_in_the_full_ladder_and_else_it_has_no_effect(fake, tmp_path, bf16, words, precision):
+def test_amp_is_in_the_full_ladder_where_it_is_chosen_alone_where_it_may_be_slower_and_else_has_no_effect(
+    fake, tmp_path, bf16, words, precision, alone_only
+):
     fake.bf16 = bf16
     assert ended(tmp_path, "--runs", 1, *words) == 0
     result = read(tmp_path)
-    assert (result.measured["alone_only"], result.precision) == ([], precision or "float32")
-    assert ("full without amp" in fake.log) == ("baseline + amp" in fake.log) == (precision is not None)
-    assert ("amp" in names_without_effect(result)) == (precision is None)
-    assert set(fake.precisions.values()) == {words[1] if words else "auto"}
+    assert (result.measured["alone_only"], result.precision) == (alone_only, precision or "float32")
+    assert ("full without amp" in fake.log) == (precision is not None)
+    assert ("baseline + amp" in fake.log) == (precision is not None or alone_only == ["amp"])
+    assert ("amp" in names_without_effect(result)) == ("baseline + amp" not in fake.log)
+    asked = {name: words[1] if words else "auto" for name in fake.log}
+    assert fake.precisions == (asked | {"baseline + amp": "bf16"} if alone_only else asked)
+    if alone_only:  # and in no pair, which nobody would use
+        with_amp = {one["variant"] for one in result.measured["measurements"] if "amp" in one["on"]}
+        assert with_amp == {"baseline + amp"} and not any("amp" in row["pair"] for row in result.tables["pairs"])
 
 
 def test_the_same_command_goes_on_after_a_cut_and_a_larger_number_of_runs_adds_to_what_is_done(fake, tmp_path):
@@ -393,7 +325,7 @@ def test_the_same_command_goes_on_after_a_cut_and_a_larger_number_of_runs_adds_t
     assert read(tmp_path).measured["runs"] == 3
 
 
-@pytest.mark.parametrize("words", [["--seed", 3], ["--image-size", 64], ["--batch-size", 64], ["--workers", 2]])
+@pytest.mark.parametrize("words", [["--seed", 3], ["--workers", 2]])
 def test_what_another_ablation_measured_is_not_taken(fake, tmp_path, words):
     ended(tmp_path, "--runs", 1)
     whole, fake.log, fake.stop = read(tmp_path), [], 3
@@ -416,25 +348,11 @@ def test_a_compile_that_cannot_run_is_left_out_of_everything(fake, tmp_path):
     assert "no C++ compiler that works; the full ladder is without it" in rows["compile"]
 
 
-def test_a_variant_that_cannot_run_is_left_out_and_named_and_tried_again_by_the_next_call(fake, tmp_path):
-    fake.answers["full"] = "out of memory"
-    assert ended(tmp_path, "--runs", 2) == 0
-    assert fake.log.count("full") == 1
-    assert "full was not run: out of memory" in read(tmp_path).notes
-    assert fake.log.count("full without compile") == 2
-    fake.answers, fake.log = {}, []
-    assert ended(tmp_path, "--runs", 2) == 0
-    assert fake.log == ["full", "full"]
-
-
 def test_without_a_baseline_there_is_nothing_to_measure(fake, tmp_path, capsys):
     fake.answers["baseline"] = "out of memory"
     assert ended(tmp_path) == 2
     assert "the baseline cannot be run: out of memory" in capsys.readouterr().err
     assert fake.log == ["baseline"]
-
-
-# What follows from the runs
 
 
 def measured(speeds, **changes):
@@ -483,21 +401,6 @@ def test_an_effect_is_the_mean_of_ratios_within_each_run_with_its_interval():
     assert on_device["alone"] is None
 
 
-def test_a_machine_that_drifts_does_it_to_both_sides_of_a_ratio():
-    drifting = {"baseline": [100.0, 50.0, 25.0], "baseline + amp": [110.0, 55.0, 27.5]}
-    alone = effect_of(measured(drifting), "amp")["alone"]
-    assert (alone.ratio, alone.resolved, alone.rounds) == (pytest.approx(1.1), True, 3)
-    assert (alone.low, alone.high) == (pytest.approx(1.1), pytest.approx(1.1))
-
-
-def test_a_control_that_is_not_1_is_named_and_widens_nothing():
-    gain = {"baseline + amp": [120.0, 240.0, 121.0]}
-    noisy = measured(BASE | {"control": [60.0, 300.0, 130.0]} | gain)
-    assert effect_of(noisy, "amp")["alone"].resolved
-    assert said(noisy, "programs") == "", "its interval is wide, and holds 1"
-    assert "came out at 1.10x (1.10-1.10)" in said(measured(BASE | {"control": [110.0, 220.0, 110.0]}), "programs")
-
-
 def test_one_run_s_interval_is_of_its_windows():
     found = measured({"baseline": [100.0], "baseline + amp": [200.0]}, runs=1)
     expected = statistics.of_windows([180.0, 200.0, 220.0], [90.0, 100.0, 110.0])
@@ -518,22 +421,13 @@ def test_an_interaction_is_the_gain_of_two_together_over_what_is_predicted_from_
     over = row["together over first x second"]
     assert (over.ratio, over.low) == pytest.approx((of_pairs([1.5, 1.5, 1.6]).ratio, of_pairs([1.5, 1.5, 1.6]).low))
     assert row["interaction"] == "more"
+    for as_predicted in ((180.0, 360.0, 180.0), (270.0, 540.0, 170.0)):  # and one run on the other side
+        assert interaction(arms(as_predicted))["interaction"] == "none measurable"
     ratios = [row[name].ratio for name in ("first", "second", "together")]
     assert ratios == pytest.approx([1.5, 1.2, of_pairs([2.7, 2.7, 2.88]).ratio])
     assert "amp + channels_last together gain more" in said(measured(BASE | arms((270.0, 540.0, 288.0))), "pairs")
     assert interaction(arms((90.0, 180.0, 90.0)))["interaction"] == "less"
-
-
-@pytest.mark.parametrize(
-    "both",
-    [
-        (180.0, 360.0, 180.0),  # just what was predicted
-        (270.0, 540.0, 170.0),  # one run on the other side
-        (182.0, 364.0, 178.0),
-    ],
-)
-def test_no_interaction_is_resolved_where_runs_disagree_or_gain_what_was_predicted(both):
-    assert interaction(arms(both))["interaction"] == "none measurable"
+    assert tables(measured(BASE | arms((270.0, 540.0, 288.0)), alone_only=["amp"]))["pairs"] == []
 
 
 def test_an_interaction_needs_two_runs_and_no_control():
@@ -543,56 +437,6 @@ def test_an_interaction_needs_two_runs_and_no_control():
     assert "Interactions are computed from two runs on" in said(measured(one, runs=1), "pairs")
     assert interaction(arms((270.0, 540.0, 270.0)), {"baseline": BASE["baseline"]})["interaction"] == "more"
     assert tables(measured(BASE))["pairs"] == []
-
-
-def test_a_pair_that_was_recorded_with_what_is_only_tried_alone_is_not_shown():
-    speeds = BASE | arms((270.0, 540.0, 270.0))
-    assert tables(measured(speeds))["pairs"]
-    found = measured(speeds, alone_only=["amp"])
-    assert tables(found)["pairs"] == [] and "amp" not in said(found, "pairs")
-    assert effect_of(found, "amp")["alone"].ratio == pytest.approx(1.5)
-
-
-def test_the_same_saving_may_be_a_larger_ratio_where_the_rest_is_shorter():
-    speeds = {
-        "baseline": [100.0, 100.0],
-        "baseline + amp": [125.0, 125.0],
-        "full": [500.0] * 2,
-    }  # 10, 8, 2 ms per image
-    row = effect_of(measured(speeds | {"full without amp": [250.0] * 2}), "amp")  # 4 ms
-    assert row["saves, us per image"].mean == row["saves there, us per image"].mean == pytest.approx(2000)
-    assert (row["alone"].ratio, row["in the full ladder"].ratio) == (pytest.approx(1.25), pytest.approx(2.0))
-
-
-def test_what_has_another_effect_in_the_full_ladder_than_alone_is_named():
-    same, twice = [100.0, 200.0, 100.0], [200.0, 400.0, 200.0]
-    found = measured(
-        BASE
-        | {"baseline + amp": same, "baseline + compile": twice, "baseline + channels_last": [102.0, 204.0, 102.0],
-           "baseline + bigger_batch": [110.0, 200.0, 90.0],
-           "full": [1000.0] * 3, "full without amp": [500.0] * 3, "full without compile": [1000.0] * 3,
-           "full without channels_last": [1000 / 1.02] * 3, "full without bigger_batch": [900.0, 980.0, 1020.0]}
-    )  # fmt: skip
-    assert "Another effect in the full ladder than alone: amp, compile." in said(found, "effects")
-    assert effect_of(found, "amp")["full ladder over alone"].ratio == pytest.approx(2.0)
-    assert effect_of(found, "compile")["full ladder over alone"].ratio == pytest.approx(0.5)
-
-
-def test_effects_of_one_run_are_not_compared_between_places():
-    speeds = {"baseline": [100.0], "baseline + amp": [100.0], "full": [900.0], "full without amp": [300.0]}
-    assert effect_of(measured(speeds), "amp")["full ladder over alone"] is None
-
-
-def test_the_ladder_is_set_beside_the_product_of_its_parts():
-    few = without(*(name for name in LADDER if name not in ("amp", "compile")))
-    speeds = BASE | {"baseline + amp": [150.0, 300.0, 150.0], "full": [600.0, 1200.0, 600.0]}
-    ladder, predicted = ablate.whole_ladder(measured(speeds, no_effect=few))
-    assert (ladder.ratio, predicted) == (pytest.approx(6.0), None)
-    speeds["baseline + compile"] = [200.0, 400.0, 300.0]
-    row = tables(measured(speeds, no_effect=few))["programs"][-1]
-    expected = of_pairs([3.0, 3.0, 4.5])
-    assert (row["vs baseline"].ratio, row["vs baseline"].high) == pytest.approx((expected.ratio, expected.high))
-    assert ablate.whole_ladder(measured(BASE, no_effect=without(*LADDER)))[1].ratio == pytest.approx(1.0)
 
 
 def test_the_prediction_counts_nothing_twice_and_only_what_is_in_the_full_ladder():
@@ -613,44 +457,3 @@ def test_the_prediction_counts_nothing_twice_and_only_what_is_in_the_full_ladder
     gains = {name: effect_of(found, name)["alone"].ratio for name in counted}
     assert gains == {name: pytest.approx(gain) for name, gain in zip(counted, (2, 1.5, 1.5, 1.2), strict=True)}
     assert ablate.whole_ladder(found)[1].ratio == pytest.approx(2 * 1.5 * 1.5 * 1.2)
-
-
-def test_amp_is_shown_over_tf32_too_by_pairs_of_the_same_run():
-    tf32 = {"baseline + tf32": [120.0, 240.0, 120.0], "baseline + amp + tf32": [144.0, 300.0, 156.0]}
-    found = measured(BASE | {"baseline + amp": [150.0, 300.0, 150.0]} | tf32)
-    assert f"AMP over TF32, which cuDNN uses unless told not to: {of_pairs([1.2, 1.25, 1.3])}" in said(found, "pairs")
-    assert "TF32" not in said(measured(BASE), "pairs")
-
-
-def test_why_an_optimisation_has_no_effect_is_in_its_row():
-    found = measured(
-        BASE, no_effect=without("compile", why="no compiler") + without("tf32", why="no GPU: it needs one")
-    )
-    assert effect_of(found, "compile")["no effect"] == "no compiler"
-    assert effect_of(found, "tf32")["no effect"] == "needs a GPU"
-    assert effect_of(found, "amp")["no effect"] is None
-
-
-def test_the_figure_shows_both_effects_and_the_control():
-    speeds = BASE | arms((270.0, 540.0, 270.0)) | {"full": [1000.0] * 3, "full without amp": [100.0] * 3}
-    found = measured(speeds, no_effect=without("compile", why="no compiler"))
-    setup = Setup("Test GPU", None, "cifar10", "mobilenet_v2", 224)
-    axes = ablate.figure(study_of("ablation", found, setup=setup, precision="bfloat16")).axes[0]
-    assert axes.get_xscale() == "log"
-    assert axes.get_xlim()[0] < 0.99
-    assert axes.get_xlim()[1] > 10
-    points = {container[0].get_color(): list(container[0].get_xdata()) for container in axes.containers}
-    assert points[SPEED] == [pytest.approx(1.5), pytest.approx(1.2)]
-    assert points[MEMORY] == [pytest.approx(10.0)]
-    assert points[UNRESOLVED] == [of_pairs([1.01, 0.99, 1.0]).ratio], "grey: no measurable difference"
-    texts = [text.get_text() for text in axes.texts]
-    assert {"no effect on this device", "not measured"} == set(texts)
-    ablate.figure(study_of("ablation", measured({}), setup=setup))  # nothing measured yet
-
-
-@pytest.mark.parametrize("low, high", [(0.95, 1.2), (0.85, 1.3), (0.9, 5.7), (0.1, 2), (0.04, 30), (0.001, 1000)])
-def test_the_axis_has_ticks_at_any_scale(low, high):
-    ticks = ablate.shown_ticks(low, high)
-    assert 2 <= len(ticks) <= ablate.MOST_TICKS
-    assert 1 in ticks
-    assert low <= min(ticks) <= max(ticks) <= high

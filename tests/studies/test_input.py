@@ -1,17 +1,18 @@
 """The input pipeline alone: what a loader delivers, which side is the bottleneck, the command."""
 
 import math
+from functools import partial
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
-from support import SmallNet, make_limit
+from support import SmallNet, assert_refused, make_limit
 
 from studies import input as input_study
 from studies import study
-from studies.input import FASTER, SLOWER, UNRESOLVED, ProcessMemory, compared, over_model
-from walkthrough.cli import main
+from studies.input import FASTER, SLOWER, UNRESOLVED, ProcessMemory, compared
+from walkthrough.compare import statistics
 from walkthrough.compare import study as results
 from walkthrough.compare.roofs import of_study
 from walkthrough.results import privacy
@@ -41,21 +42,26 @@ def measured(*rows, **changes):
     return values | changes
 
 
-# What is made of the numbers
+@pytest.mark.parametrize(
+    ("cores", "numbers"), [(1, [0, 1, 2]), (2, [0, 1, 2]), (6, [0, 1, 2, 4, 6]), (16, [0, 1, 2, 4, 8, 16])]
+)
+def test_worker_numbers_double_up_to_the_cores(cores, numbers):
+    assert input_study.worker_numbers(cores) == numbers
 
 
-def test_worker_numbers_double_up_to_the_cores():
-    assert input_study.worker_numbers(1) == [0, 1, 2]
-    assert input_study.worker_numbers(2) == [0, 1, 2]
-    assert input_study.worker_numbers(6) == [0, 1, 2, 4, 6]
-    assert input_study.worker_numbers(16) == [0, 1, 2, 4, 8, 16]
-
-
-def test_the_input_over_the_model_is_the_ratio_of_the_median_windows_with_its_interval():
-    ratio = over_model(delivered(0, 190, 200, 210), MODEL)
-    assert ratio.ratio == pytest.approx(2.0)
-    assert ratio.rounds == 1
-    assert 1 < ratio.low < 2 < ratio.high
+def test_a_row_compares_each_number_of_workers_with_the_model():
+    rows = (delivered(0, 50, 60, 70), delivered(2, 240, 260, 280, memory={"rss": 300 * MB, "pss": 90 * MB}))
+    first, last = input_study.tables(measured(*rows))["input"]
+    assert first == {
+        "workers": 0, "images/s": 60, "slowest": 50, "fastest": 70, "start-up s": 0.1,
+        "of the model": statistics.of_windows([50, 60, 70], [90.0, 100.0, 110.0]),
+        "worker RSS MB": None, "worker PSS MB": None, "input is": SLOWER,
+    }  # fmt: skip
+    assert (last["worker RSS MB"], last["worker PSS MB"], last["input is"]) == (300, 90, FASTER)
+    turns = "take turns: 37.5 images/s"  # 1 / (1/60 + 1/100); on a GPU both run at the same time
+    for pin_memory in (False, True):
+        sentences = " ".join(input_study.conclusions(measured(*rows, pin_memory=pin_memory))["input"])
+        assert (turns in sentences) == (not pin_memory)
 
 
 @pytest.mark.parametrize(
@@ -90,25 +96,6 @@ def test_the_sentence_names_the_slower_side_and_what_changes_it(rows, sentence):
     assert sentence in input_study.bottleneck(every, MODEL, cores=2)
 
 
-def test_a_row_compares_each_number_of_workers_with_the_model():
-    rows = (delivered(0, 50, 60, 70), delivered(2, 240, 260, 280, memory={"rss": 300 * MB, "pss": 90 * MB}))
-    first, last = input_study.tables(measured(*rows))["input"]
-    assert first == {
-        "workers": 0, "images/s": 60, "slowest": 50, "fastest": 70, "of the model": over_model(rows[0], MODEL),
-        "start-up s": 0.1, "worker RSS MB": None, "worker PSS MB": None, "input is": SLOWER,
-    }  # fmt: skip
-    assert (last["worker RSS MB"], last["worker PSS MB"], last["input is"]) == (300, 90, FASTER)
-    sentences = " ".join(input_study.conclusions(measured(*rows))["input"])
-    assert sentences.startswith("The input is the bottleneck below 2 workers")
-    assert "The model alone: 100.0 images/s (windows 90.0 to 110.0; compiled" in sentences
-    assert "take turns: 37.5 images/s" in sentences  # 1 / (1/60 + 1/100)
-    on_gpu = measured(*rows, pin_memory=True)
-    assert "take turns" not in " ".join(input_study.conclusions(on_gpu)["input"]), "on a GPU they run at the same time"
-
-
-# The loader and the model
-
-
 class Few(torch.utils.data.Dataset):
     """Eight small images."""
 
@@ -126,15 +113,6 @@ def options_of(tmp_path, **changes):
     return SimpleNamespace(logdir=tmp_path, **(values | changes))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_loader_delivers_in_windows(tmp_path, workers):
-    result = input_study.deliver(Few(), options_of(tmp_path), workers, window_seconds=1e-4)
-    windows = result["samples_per_second"]["windows"]
-    assert (result["workers"], len(windows)) == (workers, input_study.WINDOWS)
-    assert all(math.isfinite(speed) and speed > 0 for speed in windows)
-    assert workers or result["worker_bytes"] is None
-
-
 @pytest.fixture
 def small(monkeypatch):
     """`limit --input` on `SmallNet` and a few images, without worker processes."""
@@ -144,7 +122,7 @@ def small(monkeypatch):
 
 
 @pytest.mark.parametrize(("most", "tried"), [(0, None), (1, [0, 1])])
-def test_what_fewer_workers_delivered_is_kept_where_more_fail(small, tmp_path, monkeypatch, capsys, most, tried):
+def test_what_fewer_workers_delivered_is_kept_where_more_fail(small, ended, tmp_path, monkeypatch, most, tried):
     def deliver(data, options, workers, window_seconds):
         if workers > most:
             raise RuntimeError("unable to write to file </torch_7>: No space left on device, shared memory")
@@ -152,10 +130,9 @@ def test_what_fewer_workers_delivered_is_kept_where_more_fail(small, tmp_path, m
 
     monkeypatch.setattr(input_study, "deliver", deliver)
     monkeypatch.setattr(input_study, "worker_numbers", lambda cores: [0, 1, 2, 4])
-    assert ended("--logdir", tmp_path) == (0 if tried else 2)
-    printed = capsys.readouterr()
+    done = ended("--logdir", tmp_path)
     if tried is None:
-        assert "failed with 1 worker" in printed.err
+        assert_refused(done, "failed with 1 worker")
         return
     result = results.read(tmp_path / FILE)
     assert [row["workers"] for row in result.measured["delivered"]] == tried
@@ -178,9 +155,8 @@ def test_the_model_s_side_is_taken_from_a_limit_that_matches(small, tmp_path):
     assert consumed["source"] == "limit.json of 2026-01-01, resizing on the device included"
 
 
-@pytest.mark.parametrize("change", [{"device": "Other"}, {"cores": 999}, {"model": "resnet18"}, {"image_size": 40}])
-def test_a_limit_of_something_else_is_not_taken(small, tmp_path, change):
-    write_limit(tmp_path, **change)
+def test_a_limit_of_something_else_is_not_taken(small, tmp_path):
+    write_limit(tmp_path, cores=999)
     consumed, _ = input_study.model_alone(options_of(tmp_path), torch.float32)
     assert "limit.json is of another device" in consumed["source"]
     assert (consumed["kind"], consumed["batch_size"]) == ("uncompiled", 4)
@@ -215,43 +191,27 @@ def test_a_worker_that_died_is_one_line():
         raise RuntimeError("a defect")
 
 
-# The command
+@pytest.fixture
+def ended(run_command):
+    """ended(*words): the finished `limit --input`, in fp32, so that no CPU's instructions decide what is computed."""
+    words = "--input", "--device", "cpu", "--quick", "--batch-size", "4", "--precision", "fp32"
+    return partial(run_command, "limit", *words)
 
 
-def ended(*words):
-    """The exit code of `limit --input`, in fp32, so that no CPU's instructions decide what is computed."""
-    words = ["--input", "--device", "cpu", "--quick", "--batch-size", "4", "--precision", "fp32", *map(str, words)]
-    with pytest.raises(SystemExit) as end:
-        main(["limit", *words])
-    return end.value.code
-
-
-def test_the_command_measures_both_sides(small, tmp_path):
-    assert ended("--logdir", tmp_path) == 0
+def test_the_command_measures_both_sides_the_model_with_as_many_images_as_memory_holds(
+    small, room_for_two, ended, tmp_path
+):
+    out = ended("--logdir", tmp_path).stdout
+    assert "The model alone: out of memory with batch size 4: measured with batch 2." in out
     result = results.read(tmp_path / FILE)
-    assert [row["workers"] for row in result.measured["delivered"]] == [0]
-    model = result.measured["model_alone"]
-    assert model["kind"] == "uncompiled"
+    [row], model = result.measured["delivered"], result.measured["model_alone"]
+    windows = row["samples_per_second"]["windows"]
+    assert (row["workers"], row["worker_bytes"], len(windows)) == (0, None, input_study.WINDOWS)
+    assert all(math.isfinite(speed) and speed > 0 for speed in windows)
+    assert (result.measured["batch_size"], model["batch_size"], model["kind"]) == (4, 2, "uncompiled")
     assert "measured briefly, resizing on the device included: no limit.json here" in model["source"]
     assert (result.setup.data, result.precision, result.quick) == ("stand-in", "float32", True)
-    assert result.notes[0] == "autocast is off: --precision fp32"
-    assert "the workers had all cores to themselves" in result.notes[1]
-
-
-def test_a_model_that_memory_does_not_hold_is_halved_and_reported(small, room_for_two, tmp_path, capsys):
-    assert ended("--logdir", tmp_path) == 0
-    assert "The model alone: out of memory with batch size 4: measured with batch 2." in capsys.readouterr().out
-    result = results.read(tmp_path / FILE).measured
-    assert (result["batch_size"], result["model_alone"]["batch_size"]) == (4, 2)
-
-
-def test_a_batch_larger_than_the_data_is_one_line(small, tmp_path, capsys):
-    assert ended("--logdir", tmp_path, "--batch-size", "9") == 2
-    assert "--batch-size 9 is larger than the data (8 images)" in capsys.readouterr().err
-    assert not (tmp_path / FILE).exists()
-
-
-# Memory of processes
+    assert any("the workers had all cores to themselves" in note for note in result.notes)
 
 
 class Process:

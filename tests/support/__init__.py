@@ -73,7 +73,7 @@ def is_running(pid):
     """Whether there is a process of this number that has not ended. Linux."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"  # a zombie
-    except (FileNotFoundError, ProcessLookupError):  # the latter where it ends between open and read
+    except (FileNotFoundError, ProcessLookupError):  # it ended before, or between opening and reading
         return False
 
 

@@ -49,17 +49,6 @@ def a_trace(result):
     return builder.json | {"traceName": result.trace.removesuffix(".gz")}
 
 
-def a_cpu_trace(result, allocated):
-    """Three steps on a CPU that convolve a batch and allocate so many bytes."""
-    builder = TraceBuilder(devices=[])
-    for number in (2, 3, 4):
-        builder.step(number, number * 2000, 1500)
-        op = builder.op("aten::convolution", number * 2000 + 300, 100)
-        op["args"]["Input Dims"] = [[result.batch_size, 3, result.image_size, result.image_size]]
-        builder.memory(number * 2000 + 350, allocated, allocated, device=None)
-    return builder.json | {"traceName": result.trace.removesuffix(".gz")}
-
-
 def write_trace(path, trace):
     path.write_bytes(gzip.compress(json.dumps(trace, separators=(",", ":")).encode(), mtime=0))
 
@@ -99,20 +88,6 @@ def edit_trace(path, change):
     trace = json.loads(gzip.decompress(path.read_bytes()))
     change(trace)
     write_trace(path, trace)
-
-
-def each_event(**changes):
-    """For `edit_trace`: change the arguments of every event with shapes."""
-    return lambda trace: [
-        event["args"].update(changes) for event in trace["traceEvents"] if "Input Dims" in event["args"]
-    ]
-
-
-def copied(size):
-    """For `edit_trace`: the bytes of every copy."""
-    return lambda trace: [
-        event["args"].update(bytes=size) for event in trace["traceEvents"] if "bytes" in event["args"]
-    ]
 
 
 def tree(folder):

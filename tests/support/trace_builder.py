@@ -2,6 +2,12 @@
 
 import gzip
 import json
+import tempfile
+from pathlib import Path
+
+from walkthrough.advice.gains import advise
+from walkthrough.trace.analysis import analyze
+from walkthrough.trace.reader import read
 
 CATEGORIES = {  # kind: (2021, today)
     "op": ("Operator", "cpu_op"),
@@ -46,20 +52,26 @@ class TraceBuilder:
         return self.op(f"enumerate(DataLoader)#{loader}.__next__", ts, dur, kind="annotation")
 
     def launch(
-        self, name, ts, dur, at, length, *, op=None, kind="kernel", call="cudaLaunchKernel", device=0, tid=1, **args
-    ):
+        self, name, ts, dur, at, length, *,
+        op=None, kind="kernel", call="cudaLaunchKernel", device=0, tid=1, stream=7, **args,
+    ):  # fmt: skip
         """A runtime call on the CPU at `ts`, and the device work it starts at `at`; returns the two events."""
         self.ids += 1
         external = op["args"]["External id"] if op else 0
         key = "External id" if self.era == "today" else "external id"
         calling = self.add("runtime", call, ts, dur, tid, correlation=self.ids)
-        working = self.add(kind, name, at, length, tid=7, pid=device, device=device, stream=7, correlation=self.ids)
+        place = {"tid": stream, "pid": device, "device": device, "stream": stream}
+        working = self.add(kind, name, at, length, correlation=self.ids, **place)
         calling["args"][key] = working["args"][key] = external
         working["args"].update(args)
         return calling, working
 
     def copy(self, ts, dur, at, length, size, name="Memcpy HtoD (Pageable -> Device)", **more):
         return self.launch(name, ts, dur, at, length, kind="copy", call="cudaMemcpyAsync", bytes=size, **more)
+
+    def wait(self, ts, until, call="cudaStreamSynchronize", **more):
+        """A call that waits for the GPU, from `ts` to `until`."""
+        return self.add("runtime", call, ts, until - ts, correlation=-2, **more)
 
     def memory(self, ts, change, total=None, reserved=None, address=None, device=0, tid=1):
         """An allocator's event; device None is the CPU."""
@@ -82,6 +94,32 @@ class TraceBuilder:
         data = json.dumps(self.json).encode() if text is None else text
         path.write_bytes(gzip.compress(data) if path.name.endswith(".gz") else data)
         return path
+
+
+def repeated(add, length=1000, steps=4, **header):
+    """Steps of so many µs that follow one another, from 0 on, each with what add(builder, begin) adds."""
+    builder = TraceBuilder(**header)
+    for number in range(steps):
+        builder.step(number, number * length, length)
+        add(builder, number * length)
+    return builder
+
+
+def read_trace(builder):
+    """The `Trace` of what a builder holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        return read(builder.write(Path(folder) / "made.pt.trace.json"))
+
+
+def analyzed(builder):
+    """The `Analysis` of what a builder holds."""
+    with tempfile.TemporaryDirectory() as folder:
+        return analyze(builder.write(Path(folder) / "made.pt.trace.json"))
+
+
+def costs(builder):
+    """The `Advice` on every cost of what a builder holds, by the cost's id."""
+    return {item.id: item for item in advise(analyzed(builder)).costs}
 
 
 def two_steps(era="today"):
@@ -119,8 +157,7 @@ def run_ahead(era="today"):
     for number in range(3):
         begin, at = number * 100, 2000 + number * 1000
         builder.step(number, begin, 100)
-        _, copy = builder.copy(begin + 10, 5, begin + 20, 50, 1000, name="Memcpy HtoD (Pinned -> Device)")
-        copy["tid"] = copy["args"]["stream"] = 20
+        builder.copy(begin + 10, 5, begin + 20, 50, 1000, name="Memcpy HtoD (Pinned -> Device)", stream=20)
         op = builder.op("aten::mm", begin + 30, 60)
         builder.launch("k", begin + 40, 10, at, 600, op=op)
         builder.launch("k", begin + 60, 10, at + 610, 390, op=op)

@@ -54,12 +54,7 @@ with gzip.open(ROOT / "tests" / "data" / "cpu_stacks.pt.trace.json.gz") as recor
 SEEDS[-1]["traceEvents"] = SEEDS[-1]["traceEvents"][::40]
 
 BROKEN = [b"{", b"}", b"[", b"]", b'"', b",", b"\\", b"N/A", b"1e999", b"null", b"\xff", b"\\ud800", b"\x1f\x8b", b"\0"]
-RAW = {
-    "huge": "9" * 5000,
-    "negative": "-" + "9" * 5000,
-    "deep": "[" * 3000 + "]" * 3000,
-    "long": '"' + "x<(" * 9000 + '"',
-}
+RAW = {"huge": "9" * 5000, "negative": "-" + "9" * 5000, "deep": "[" * 3000 + "]" * 3000, "long": f'"{"x<(" * 9000}"'}
 ODD = [
     *(None, True, [], {}, "", "x", "-1", 0, -1, -0.0, 0.5, 1e308, -1e308, 5e-324, 2**31, 2**53, 2**63, -(2**63), 2**70),
     *(
@@ -78,14 +73,8 @@ ODD = [
 NAMES = [
     *("ProfilerStep#1", "ProfilerStep#" + "9" * 5000, "ProfilerStep#-1", "ProfilerStep#\u0663", "ProfilerStep"),
     *("Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad", "enumerate(DataLoader)#x.__next__", "aten::mm"),
-    *(
-        "ncclDevKernel_AllReduce_Sum_f32",
-        "nccl:all_reduce",
-        "gloo:all_reduce",
-        "cudaGraphLaunch",
-        "cudaMalloc",
-        "[memory]",
-    ),
+    *("ncclDevKernel_AllReduce_Sum_f32", "nccl:all_reduce", "gloo:all_reduce", "cudaGraphLaunch", "cudaMalloc"),
+    "[memory]",
     *("aten::empty", "autograd::engine::evaluate_function: A", "cudaStreamBeginCapture", "cudaStreamEndCapture"),
     *("torch/serialization.py(3): save", "cudaDeviceSynchronize", "Memcpy DtoD", "softmax_warp_forward", "aten::bmm"),
 ]
@@ -158,36 +147,35 @@ def odd_structure(trace, chance):
 LEVELS = {level.__name__: level for level in (damaged_bytes, odd_values, odd_structure)}
 
 
-def check(level, seed, path):
-    """One trace of this seed: all that is made of it is finite and can be sent, or it is refused in one line."""
+def problem(level, seed, path):
+    """What is wrong with the answers for a trace of this seed: "" where all are finite, or it is refused in a line."""
     chance = random.Random(seed)
     path.write_bytes(LEVELS[level](deepcopy(chance.choice(SEEDS)), chance))
     try:
         analysis = analyze(path)
         of_trace = report(analysis)
         findings = [(finding.what, finding.when) for finding in advise(analysis).findings]
-        answers = of_trace, tables(analysis), lanes(analysis, findings)
+        for answer in (of_trace, tables(analysis), lanes(analysis, findings)):
+            json.dumps(answer, allow_nan=False, ensure_ascii=False, default=lambda number: number.item()).encode()
+        text(of_trace, everything=True).encode()
+        lines = len(text(of_trace).splitlines())
     except InputError as error:
-        assert str(error).count("\n") == 0
-        return
-    assert len(text(of_trace).splitlines()) <= 25
-    text(of_trace, everything=True).encode()
-    for answer in answers:
-        json.dumps(answer, allow_nan=False, ensure_ascii=False, default=lambda number: number.item()).encode()
+        return "a refusal of several lines" if "\n" in str(error) else ""
+    except Exception as error:
+        return f"{level}, seed {seed}: {error!r}"
+    return "" if lines <= 25 else f"{lines} lines"
 
 
-@pytest.mark.parametrize("seed", range(70))
+@pytest.mark.parametrize("block", range(7))
 @pytest.mark.parametrize("level", LEVELS)
-def test_any_trace_ends_with_an_answer_or_one_line(tmp_path, level, seed):
-    check(level, seed, tmp_path / "made.json")
+def test_any_trace_ends_with_an_answer_or_one_line(tmp_path, level, block):
+    assert [problem(level, seed, tmp_path / "made.json") for seed in range(10 * block, 10 * block + 10)] == [""] * 10
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("block", range(1, 31))
 @pytest.mark.parametrize("level", LEVELS)
 def test_many_traces_end_with_an_answer_or_one_line(tmp_path, level, block):
-    for seed in range(100 * block, 100 * block + 100):
-        try:
-            check(level, seed, tmp_path / "made.json")
-        except Exception as error:
-            raise AssertionError(f"{level}, seed {seed}") from error
+    assert [problem(level, seed, tmp_path / "made.json") for seed in range(100 * block, 100 * block + 100)] == [
+        ""
+    ] * 100

@@ -96,13 +96,3 @@ def test_marks_of_any_number_of_profilers_take_linear_work(tmp_path, monkeypatch
     trace = analyze(builder.write(tmp_path / "made.json")).trace
     assert trace.warnings[0].startswith("steps are marked twice")
     assert len(calls) <= 300 * steps.MAX_SERIES
-
-
-def test_open_marks_are_one_warning(tmp_path):
-    builder = TraceBuilder()
-    for number in range(50):
-        builder.step(number, number * 100, 100)["args"]["finished"] = number == 0
-    analysis = analyze(builder.write(tmp_path / "made.json"))
-    assert analysis.steps.names == ["0"]
-    assert len(analysis.trace.warnings) == 1
-    assert analysis.trace.warnings[0].endswith("48 more")

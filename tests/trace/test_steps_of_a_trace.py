@@ -4,16 +4,9 @@ Without any, the rounds of the training loop.
 """
 
 import pytest
-from support.trace_builder import TraceBuilder, two_steps
+from support.trace_builder import TraceBuilder, analyzed, two_steps
 
 from walkthrough.advice.gains import advise
-from walkthrough.trace.analysis import analyze
-
-
-@pytest.fixture
-def analysis(tmp_path):
-    """analysis(builder): the `Analysis` of the trace that a builder holds."""
-    return lambda builder: analyze(builder.write(tmp_path / "made.pt.trace.json.gz"))
 
 
 def marked(*marks):
@@ -26,56 +19,52 @@ def marked(*marks):
     return builder
 
 
-def test_of_two_profilers_marks_the_longest_series_is_used_and_that_is_said(analysis):
-    result = analysis(marked((0, 0, 100), (7, 50, 100), (1, 100, 100), (8, 150, 100), (2, 200, 100)))
-    assert result.steps.names == ["0", "1", "2"]
-    assert result.steps.duration.tolist() == [100, 100, 100]
-    [warning] = result.trace.warnings
-    assert "3 of 5 marks are used, ProfilerStep#0 to ProfilerStep#2" in warning
+@pytest.mark.parametrize(
+    ("marks", "names", "warning"),
+    [
+        (((0, 0, 100), (7, 50, 100), (1, 100, 100), (8, 150, 100), (2, 200, 100)), "012",
+         "3 of 5 marks are used, ProfilerStep#0 to ProfilerStep#2"),
+        (((4, 0, 300), (0, 0, 100), (1, 100, 100), (2, 200, 100)), "012", "3 of 4 marks are used"),  # one inside
+        # one that ends as another begins continues the series of its numbers
+        (((3, 0, 100), (7, 50, 50), (8, 100, 100), (4, 100, 100), (5, 200, 100)), "345", "3 of 5 marks are used"),
+        (((0, 0, 103), (1, 100, 100), (2, 199, 100)), "012", ""),  # by a rounding
+    ],
+)  # fmt: skip
+def test_of_two_profilers_marks_the_longest_series_is_used_and_that_is_said(marks, names, warning):
+    result = analyzed(marked(*marks))
+    assert result.steps.names == list(names)
+    assert [warning in line for line in result.trace.warnings] == [True] * bool(warning)
 
 
-def test_marks_inside_a_longer_one_are_a_series_of_their_own(analysis):
-    result = analysis(marked((4, 0, 300), (0, 0, 100), (1, 100, 100), (2, 200, 100)))
-    assert result.steps.names == ["0", "1", "2"]
-    assert len(result.trace.warnings) == 1
-
-
-def test_a_mark_that_ends_as_one_begins_continues_the_series_of_its_numbers(analysis):
-    result = analysis(marked((10, 0, 100), (20, 50, 50), (21, 100, 100), (11, 100, 100), (12, 200, 100)))
-    assert result.steps.names == ["10", "11", "12"]
-
-
-def test_marks_that_overlap_by_a_rounding_are_of_one_profiler(analysis):
-    result = analysis(marked((0, 0, 103), (1, 100, 100), (2, 199, 100)))
-    assert result.steps.names == ["0", "1", "2"]
-    assert result.trace.warnings == []
-
-
-def test_a_step_that_was_open_when_the_profiler_stopped_is_left_out(analysis):
+def test_a_step_that_was_open_when_the_profiler_stopped_is_left_out():
     builder = marked((0, 0, 100), (1, 100, 100))
     builder.step(2, 200, 300)["args"]["finished"] = False
-    result = analysis(builder)
+    result = analyzed(builder)
     assert result.steps.names == ["0", "1"]
     [warning] = result.trace.warnings
     assert warning.startswith("ProfilerStep#2 was not over")
+    for number in range(3, 50):
+        builder.step(number, number * 100, 100)["args"]["finished"] = False
+    [warning] = analyzed(builder).trace.warnings
+    assert warning.endswith("47 more")
 
 
-def test_without_a_whole_step_the_numbers_stay_and_nothing_is_advised(analysis):
+def test_without_a_whole_step_the_numbers_stay_and_nothing_is_advised():
     builder = two_steps()
     builder.events = [event for event in builder.events if event["name"] != "ProfilerStep#4"]
-    assert advise(analysis(builder)).advice != []
+    assert advise(analyzed(builder)).advice != []
     next(event for event in builder.events if event["name"] == "ProfilerStep#3")["args"]["finished"] = False
-    result = analysis(builder)
+    result = analyzed(builder)
     assert (result.steps.names, result.steps.mean_us, result.steps.whole) == (["3"], 1000, False)
     assert (advise(result).advice, advise(result).findings) == ([], [])
     assert advise(result).verdict.startswith("the trace holds no whole step")
 
 
 @pytest.mark.parametrize("value", [True, "no", None, 1, {"a": [1]}])
-def test_any_other_value_says_nothing(analysis, value):
+def test_any_other_value_says_nothing(value):
     builder = marked((0, 0, 100), (1, 100, 100))
     builder.events[-1]["args"]["finished"] = value
-    result = analysis(builder)
+    result = analyzed(builder)
     assert (result.steps.names, result.trace.warnings) == (["0", "1"], [])
 
 
@@ -99,84 +88,77 @@ def rounds(count, *names, loading=True, backward=True):
     return builder
 
 
-def edges(result):
-    """Where the marks of the steps begin and end, µs."""
+def without(builder, unwanted):
+    builder.events = [event for event in builder.events if not unwanted(event)]
+    return builder
+
+
+def two_loaders():
+    """After the fourth round no operator runs until the next wait: a new epoch, or a second loader."""
+    builder = rounds(4, "aten::mm")
+    builder.loading(4000, 20)
+    builder.loading(4030, 20)
+    builder.op("aten::mm", 4100, 100)
+    return builder
+
+
+def inside_the_backward_pass():
+    builder = rounds(3, ADAM, ADAM)
+    for begin in range(0, 3000, 1000):
+        builder.op("autograd::engine::evaluate_function: AddBackward0", begin + 60, 400)
+    return builder
+
+
+def odd_rounds(event):
+    return event["ts"] // 1000 % 2 == 1
+
+
+OPTIMIZER, LOADER = "Optimizer.step", "DataLoader"
+
+
+@pytest.mark.parametrize(
+    ("builder", "marked_by", "edges"),
+    [
+        (rounds(4, "aten::mm", SGD), OPTIMIZER, [400, 1400, 2400, 3400]),
+        (rounds(3, SGD, ADAM), OPTIMIZER, [400, 1400, 2400]),
+        (rounds(3, SGD, SGD, ADAM), OPTIMIZER, [600, 1600, 2600]),  # the one that steps least marks
+        (rounds(3, ADAM, ADAM), OPTIMIZER, [400, 1400, 2400]),  # of one class: one batch, one round
+        (rounds(3, ADAM, ADAM, loading=False, backward=False), OPTIMIZER, [200, 400, 1200, 1400, 2200, 2400]),
+        (rounds(3, "AddBackward0", ADAM, ADAM, loading=False, backward=False), OPTIMIZER, [600, 1600, 2600]),
+        # gradients are accumulated: the optimizer's steps count, not the batches
+        (without(rounds(6, "aten::mm", SGD), lambda e: e["name"] == SGD and not odd_rounds(e)), OPTIMIZER,
+         [1400, 3400, 5400]),
+        # not with each batch do several optimizers step, so each of them marks one; the last launches too little
+        (without(rounds(6, ADAM, ADAM), lambda e: e["name"] == ADAM and odd_rounds(e)), OPTIMIZER,
+         [200, 400, 2200, 2400, 4200]),
+        (two_loaders(), LOADER, [0, 1000, 2000, 3000, 4000]),
+        (inside_the_backward_pass(), LOADER, [0, 1000, 2000]),
+    ],
+)  # fmt: skip
+def test_without_marks_a_step_is_a_round_of_the_training_loop(builder, marked_by, edges):
+    result = analyzed(builder)
     steps, origin = result.steps, result.trace.origin
-    return [*(steps.cpu_start + origin).tolist(), float(steps.cpu_end[-1] + origin)]
+    assert (steps.marked_by, steps.names) == (marked_by, [str(number) for number in range(1, len(edges))])
+    assert [*(steps.cpu_start + origin).tolist(), float(steps.cpu_end[-1] + origin)] == edges
 
 
-def test_without_marks_a_step_runs_from_one_optimizer_step_to_the_next(analysis):
-    result = analysis(rounds(4, "aten::mm", SGD))
-    assert (result.steps.names, result.steps.marked_by, result.steps.marked) == (
-        ["1", "2", "3"],
-        "Optimizer.step",
-        True,
-    )
-    assert edges(result) == [400, 1400, 2400, 3400]
-    assert result.steps.duration.tolist() == [
-        1000,
-        1000,
-        1000,
-    ]  # from the end of one's kernels to the end of the next's
+def test_a_rounds_kernels_are_its_own():
+    result = analyzed(rounds(4, "aten::mm", SGD))
+    assert result.steps.duration.tolist() == [1000] * 3  # from the end of one's kernels to the end of the next's
     assert result.steps.mean_breakdown_us["kernel"] == 300
     assert sum(kernel.count for kernel in result.tables.kernels) == 6  # those of the first round are in no step
 
 
-def test_without_an_optimizer_a_step_runs_from_one_wait_for_the_loader_to_the_next(analysis):
-    builder = rounds(4, "aten::mm")
-    builder.loading(4000, 20)  # no operator runs until the next one begins: a new epoch, or a second loader
-    builder.loading(4030, 20)
-    builder.op("aten::mm", 4100, 100)
-    result = analysis(builder)
-    assert (result.steps.names, result.steps.marked_by) == (["1", "2", "3", "4"], "DataLoader")
-    assert edges(result) == [0, 1000, 2000, 3000, 4000]
-
-
 @pytest.mark.parametrize("builder", [rounds(2, "aten::mm", SGD), rounds(9, "aten::mm", loading=False)])
-def test_where_nothing_marks_three_rounds_the_whole_trace_is_one_step(analysis, builder):
-    result = analysis(builder)
-    assert (result.steps.names, result.steps.marked_by, result.steps.marked) == (["0"], "", False)
-
-
-def test_marks_of_the_profiler_come_first(analysis):
-    builder = rounds(4, "aten::mm", SGD)
-    builder.step(7, 0, 4000)
-    assert (analysis(builder).steps.names, analysis(builder).steps.marked_by) == (["7"], "ProfilerStep")
-
-
-def test_accumulated_gradients_make_the_optimizers_steps_and_not_the_batches(analysis):
-    builder = rounds(6, "aten::mm", SGD)
-    builder.events = [e for e in builder.events if e["name"] != SGD or e["ts"] // 1000 % 2]
-    assert edges(analysis(builder)) == [1400, 3400, 5400]
-
-
-@pytest.mark.parametrize(
-    ("builder", "ends"),
-    [
-        (rounds(3, SGD, ADAM), [400, 1400, 2400]),
-        (rounds(3, SGD, SGD, ADAM), [600, 1600, 2600]),  # the one that steps least marks
-        (rounds(3, ADAM, ADAM), [400, 1400, 2400]),  # of one class: one batch, one round
-        (rounds(3, ADAM, ADAM, loading=False, backward=False), [200, 400, 1200, 1400, 2200, 2400]),  # nothing tells
-    ],
-)
-def test_several_optimizers_make_one_step_of_a_round(analysis, builder, ends):
-    assert edges(analysis(builder)) == ends
-
-
-def test_optimizers_of_one_class_that_follow_one_backward_pass_are_one(analysis):
-    builder = rounds(3, "AddBackward0", ADAM, ADAM, loading=False, backward=False)
-    assert edges(analysis(builder)) == [600, 1600, 2600]
-
-
-def test_optimizers_that_run_inside_the_backward_pass_mark_no_step(analysis):
-    builder = rounds(3, ADAM, ADAM)
-    for begin in range(0, 3000, 1000):
-        builder.op("autograd::engine::evaluate_function: AddBackward0", begin + 60, 400)
-    assert analysis(builder).steps.marked_by == "DataLoader"
+def test_where_nothing_marks_three_rounds_the_whole_trace_is_one_step(builder):
+    steps = analyzed(builder).steps
+    assert (steps.names, steps.marked_by, steps.marked) == (["0"], "", False)
+    builder.step(7, 0, 4000)  # the profiler's marks come first
+    assert (analyzed(builder).steps.names, analyzed(builder).steps.marked_by) == (["7"], "ProfilerStep")
 
 
 @pytest.mark.parametrize("offset", [0, 1000])  # of the second rank's ids: some programs that merge leave them alone
-def test_of_merged_ranks_one_is_used_with_its_own_work(analysis, offset):
+def test_of_merged_ranks_one_is_used_with_its_own_work(offset):
     merged = TraceBuilder(devices=())
     for rank in (0, 1):
         builder = two_steps()
@@ -186,9 +168,16 @@ def test_of_merged_ranks_one_is_used_with_its_own_work(analysis, offset):
             if "correlation" in event["args"]:
                 event["args"]["correlation"] += offset * rank
         merged.events += builder.events
-    alone, result = analysis(two_steps()), analysis(merged)
+    alone, result = analyzed(two_steps()), analyzed(merged)
     assert result.steps.mean_breakdown_us == alone.steps.mean_breakdown_us
     assert result.tables.kernels == alone.tables.kernels
     assert [gpu.utilization for gpu in result.gpus] == [0.4]
     [warning] = result.trace.warnings
     assert warning.endswith("only process 100 is used")
+
+
+def test_a_process_that_only_waits_for_a_loader_is_no_rank_beside_one_that_marks_steps():
+    builder = two_steps()
+    for at in range(10_000, 12_000, 100):
+        builder.loading(at, 50)["pid"] = 700
+    assert analyzed(builder).trace.warnings == []

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from support import ROOT
-from support.trace_builder import TraceBuilder, run_ahead, two_steps
+from support.trace_builder import TraceBuilder, analyzed, run_ahead, two_steps
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import tables
@@ -18,7 +18,6 @@ from walkthrough.trace.timeline import lanes, levels
 TRACES = [
     *sorted((ROOT / "tests" / "data").glob("*.pt.trace.json.gz")),
     *sorted((ROOT / "docs" / "specimen").rglob("*.pt.trace.json")),
-    *sorted((ROOT.parent / "shared" / "traces").glob("*.json.gz")),
 ]
 
 
@@ -26,18 +25,16 @@ def lanes_of(analysis, *steps):
     return lanes(analysis, [(finding.what, finding.when) for finding in advise(analysis).findings], *steps)
 
 
-@pytest.fixture
-def timeline(tmp_path):
-    """timeline(builder, first, last): the answer for the trace that a builder holds."""
-
-    def answer(builder, *steps, text=None):
-        return lanes_of(analyze(builder.write(tmp_path / "made.pt.trace.json", text)), *steps)
-
-    return answer
+def timeline(builder, *steps):
+    """The answer for the trace that a builder holds, of steps first to last."""
+    return lanes_of(analyzed(builder), *steps)
 
 
 def lane(answer, identity):
     return next(row for row in answer["lanes"] if row["id"] == identity)
+
+
+NO_EVENTS = ("idle", "finding")  # kinds of lanes that are computed
 
 
 def events(answer):
@@ -49,7 +46,7 @@ def texts(answer, row):
     return [answer["names"][name] for name in row["name"]]
 
 
-def test_lanes_stand_by_gpu_and_by_thread(timeline):
+def test_lanes_stand_by_gpu_and_by_thread():
     answer = timeline(two_steps())
     rows = [(row["id"], row["label"], row["group"]) for row in answer["lanes"] if row["kind"] != "finding"]
     assert rows == [
@@ -66,56 +63,53 @@ def test_lanes_stand_by_gpu_and_by_thread(timeline):
     assert lane(answer, "idle 0")["thread"] == -1
 
 
-def test_device_work_knows_what_launched_it(timeline):
+def test_device_work_knows_what_launched_it():
     answer = timeline(two_steps())
     kernels, copies = lane(answer, "kernel 0 7"), lane(answer, "copy 0 7")
     numbered = events(answer)
-    calls = [numbered[number] for number in kernels["launch"]]
+    calls, operators = ([numbered[number] for number in kernels[key]] for key in ("launch", "operator"))
     assert [(row["id"], row["start"][at]) for row, at in calls] == [
-        ("runtime main thread", 310),
-        ("runtime main thread", 1310),
-    ]
-    operators = [numbered[number] for number in kernels["operator"]]
+        ("runtime main thread", 310), ("runtime main thread", 1310)
+    ]  # fmt: skip
     assert [(row["id"], row["start"][at]) for row, at in operators] == [
-        ("cpu main thread", 300),
-        ("cpu main thread", 1300),
-    ]
+        ("cpu main thread", 300), ("cpu main thread", 1300)
+    ]  # fmt: skip
     assert copies["operator"] == [-1, -1]  # called outside of any operator
     assert min(copies["launch"]) >= 0
 
 
-def test_a_gap_is_named_by_its_main_cause(timeline):
+def test_a_gap_is_named_by_its_main_cause():
     answer = timeline(two_steps())
     idle = lane(answer, "idle 0")
     assert (idle["start"], idle["duration"]) == ([0, 730, 1730], [330, 600, 270])
     assert texts(answer, idle) == ["dataloader", "other", "other"]
-    first = idle["facts"][0]
-    assert first["dataloader"] == "200.0 µs"
-    assert first["copy"] == "50.0 µs"
-    assert first["operator"] == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    assert "Python" not in first
+    assert idle["facts"][0] == {
+        "dataloader": "200.0 µs", "other": "50.0 µs", "copy": "50.0 µs", "launch": "30.0 µs",
+        "operator": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
+    }  # fmt: skip
+    assert (answer["loaded"]["first"], answer["loaded"]["last"]) == (0, 1)
+    assert answer["total"] == {"start": 0, "end": 2000}
 
 
-def test_a_gap_names_the_python_function_that_ran_longest(timeline):
+def test_a_gap_names_the_python_function_that_ran_longest():
     builder = two_steps()
     builder.add("python_function", "train.py(1): main", 10_000, 2000)
     builder.add("python_function", "data.py(2): decode", 10_020, 150)
     answer = timeline(builder)
-    assert [gap["Python"] for gap in lane(answer, "idle 0")["facts"]] == [
-        "train.py(1): main",  # 180 of 330 µs
-        "train.py(1): main",
-        "train.py(1): main",
-    ]
+    assert [gap["Python"] for gap in lane(answer, "idle 0")["facts"]] == ["train.py(1): main"] * 3  # 180 of 330 µs
     assert lane(answer, "python main thread")["level"] == [0, 1]
 
 
-def test_facts_of_too_many_gaps_are_left_out(timeline, monkeypatch):
+def test_facts_of_too_many_gaps_are_left_out(monkeypatch):
     monkeypatch.setattr(module, "MAX_FACTS", 2)
     idle = lane(timeline(two_steps()), "idle 0")
     assert (len(idle["facts"]), len(idle["start"])) == (2, 3)
 
 
-def test_threads_and_streams_have_names(timeline):
+REDUCE = "ncclDevKernel_AllReduce"
+
+
+def test_threads_and_streams_have_names():
     builder = TraceBuilder()
     builder.step(1, 0, 1000)
     op = builder.op("aten::mm", 10, 20)
@@ -129,29 +123,42 @@ def test_threads_and_streams_have_names(timeline):
     names = (1, "thread 1 (python3)"), (6, "thread 6 (python3)"), (8, "thread 8 (my_thread)")
     for thread, name in names:
         builder.events.append({"ph": "M", "name": "thread_name", "pid": 100, "tid": thread, "args": {"name": name}})
-    for name, kind, stream in (
-        ("k", "kernel", 7),
-        ("ncclDevKernel_AllReduce", "kernel", 20),
-        ("Memcpy HtoD", "copy", 9),
-    ):
-        _, work = builder.launch(name, 15, 2, 20, 5, op=op, kind=kind)
-        work["tid"] = work["args"]["stream"] = stream
+    for name, kind, stream in (("k", "kernel", 7), (REDUCE, "kernel", 20), ("Memcpy HtoD", "copy", 9)):
+        builder.launch(name, 15, 2, 20, 5, op=op, kind=kind, stream=stream)
     answer = timeline(builder)
     assert [row["label"] for row in answer["lanes"] if row["kind"] not in ("finding", "idle")] == [
-        "stream 7",
-        "stream 20 (NCCL)",
-        "stream 9 (copies)",
-        "main thread, marks",
-        "main thread",
-        "main thread, calls",
-        "autograd",
-        "autograd 2",
-        "thread 6",
-        "my_thread",
-        "gloo, collectives",
-        "pin memory",
+        *("stream 7", "stream 20 (NCCL)", "stream 9 (copies)", "main thread, marks", "main thread"),
+        *("main thread, calls", "autograd", "autograd 2", "thread 6", "my_thread", "gloo, collectives", "pin memory"),
     ]
     assert texts(answer, lane(answer, "mark main thread")) == ["## forward ##"]
+
+
+@pytest.mark.parametrize(
+    ("kernels", "header", "labels"),
+    [
+        ([("k", 7), (REDUCE, 20)], {"hip_runtime_version": "6"}, ["stream 7", "stream 20 (RCCL)"]),
+        ([("oneccl_allreduce_pcie", 5), ("triton_poi_fused_nccl_0", 7)], {}, ["stream 5 (collectives)", "stream 7"]),
+        ([("k", 100), ("k", 20), ("k", "default")], {}, ["stream 20", "stream 100", "stream default"]),
+    ],
+)
+def test_streams_are_in_order_of_their_numbers_and_named_after_the_library_that_communicates(kernels, header, labels):
+    builder = TraceBuilder()
+    builder.header |= header
+    for name, stream in kernels:
+        builder.launch(name, 0, 2, 20, 50, stream=stream)
+    assert [row["label"] for row in timeline(builder)["lanes"] if row["kind"] == "kernel"] == labels
+
+
+def test_threads_of_two_processes_have_lanes_of_their_own():
+    builder = two_steps()
+    for thread in (8, 9):
+        builder.op("aten::add", 10_000, 50, tid=thread)["pid"] = 300 + thread
+    builder.events += [
+        dict(event, pid=0, tid=f"stream {event['tid']}") for event in builder.events if event["tid"] == 7
+    ]
+    ids = [row["id"] for row in timeline(builder)["lanes"] if row["kind"] != "finding"]
+    assert {"cpu process 308, thread 8", "cpu process 309, thread 9", "kernel 0 7", "kernel 0 7 2"} <= set(ids)
+    assert len(ids) == len(set(ids))
 
 
 def many_steps(count=10):
@@ -165,7 +172,7 @@ def many_steps(count=10):
     return builder
 
 
-def test_some_steps_are_asked_for(timeline):
+def test_some_steps_are_asked_for():
     whole, some = timeline(many_steps()), timeline(many_steps(), 4, 5)
     assert (whole["loaded"]["first"], whole["loaded"]["last"], whole["left_out"]) == (0, 9, 0)
     assert [step["start"] for step in some["steps"]] == [step["start"] for step in whole["steps"]]
@@ -185,12 +192,13 @@ def test_some_steps_are_asked_for(timeline):
     launched = [events(some)[number][0]["kind"] if number >= 0 else None for number in kernels["launch"]]
     assert launched == [None if start > 14 + begin - 262 else "runtime" for begin in kernels["start"]]
     assert None in launched
-    assert some["left_out"] == sum(
-        len(row["start"]) for row in whole["lanes"] if row["kind"] not in ("idle", "finding")
-    ) - sum(len(row["start"]) for row in some["lanes"] if row["kind"] not in ("idle", "finding"))
+    sent = [
+        sum(len(row["start"]) for row in answer["lanes"] if row["kind"] not in NO_EVENTS) for answer in (whole, some)
+    ]
+    assert some["left_out"] == sent[0] - sent[1]
 
 
-def test_a_lane_without_events_in_the_steps_is_not_sent(timeline):
+def test_a_lane_without_events_in_the_steps_is_not_sent():
     for steps in ((), (0, 0), (1, 1)):
         assert all(row["start"] for row in timeline(two_steps(), *steps)["lanes"])
     builder = many_steps()
@@ -199,7 +207,7 @@ def test_a_lane_without_events_in_the_steps_is_not_sent(timeline):
     assert not any(row["kind"] == "copy" for row in timeline(builder, 0, 1)["lanes"])
 
 
-def test_as_many_of_the_first_steps_are_loaded_as_fit(timeline, monkeypatch):
+def test_as_many_of_the_first_steps_are_loaded_as_fit(monkeypatch):
     monkeypatch.setattr(module, "MAX_EVENTS", 20)
     answer = timeline(many_steps())
     count = sum(len(row["start"]) for row in answer["lanes"])
@@ -211,7 +219,7 @@ def test_as_many_of_the_first_steps_are_loaded_as_fit(timeline, monkeypatch):
     assert timeline(many_steps(), 3, 3)["loaded"]["last"] == 3
 
 
-def test_a_step_with_too_many_events_is_cut_and_loaded_says_where(timeline, monkeypatch):
+def test_a_step_with_too_many_events_is_cut_and_loaded_says_where(monkeypatch):
     builder = TraceBuilder()
     builder.step(1, 0, 1000)
     for at in range(50):
@@ -226,13 +234,13 @@ def test_a_step_with_too_many_events_is_cut_and_loaded_says_where(timeline, monk
     assert (answer["loaded"]["end"], answer["left_out"]) == (300, 20)
 
 
-def test_steps_that_a_trace_has_not_are_an_error_of_one_line(timeline):
+def test_steps_that_a_trace_has_not_are_an_error_of_one_line():
     with pytest.raises(InputError, match="has 2 steps, so none with the index 2"):
         timeline(two_steps(), 2)
     assert timeline(two_steps(), 0, 99)["loaded"]["last"] == 1
 
 
-def test_the_clock_the_rank_and_the_warnings_are_there(timeline):
+def test_the_clock_the_rank_and_the_warnings_are_there():
     builder = TraceBuilder(rank=3)
     builder.step(1, 5_000, 100)
     builder.op("aten::mm", 5_010, 10)
@@ -241,32 +249,20 @@ def test_the_clock_the_rank_and_the_warnings_are_there(timeline):
     assert answer["clock_us"] == 1_700_000_000_005_000
     assert answer["rank"] == 3
     assert (answer["warnings"], answer["partial"]) == ([], False)
-    cut = timeline(builder, text=json.dumps(builder.json).encode()[:-60])
-    assert cut["partial"]
-    assert len(cut["warnings"]) == 1
-
-
-def only(*kinds):
-    builder = run_ahead()
-    builder.events = [event for event in builder.events if event.get("cat") in kinds]
-    return builder
 
 
 @pytest.mark.parametrize(
-    "builder",
+    "kinds",
     [
-        only("cpu_op"),
-        only("kernel"),
-        only("gpu_memcpy"),
-        only("cuda_runtime"),
-        only("kernel", "gpu_memcpy", "user_annotation"),
-        only("cuda_runtime", "kernel"),
-        only("user_annotation", "cpu_op"),
+        ["cpu_op"], ["kernel"], ["gpu_memcpy"], ["cuda_runtime"], ["kernel", "gpu_memcpy", "user_annotation"],
+        ["cuda_runtime", "kernel"], ["user_annotation", "cpu_op"],
     ],
-)
-def test_parts_of_a_trace_are_shown_whole(timeline, builder):
+)  # fmt: skip
+def test_parts_of_a_trace_are_shown_whole(kinds):
+    builder = run_ahead()
+    builder.events = [event for event in builder.events if event.get("cat") in kinds]
     answer = timeline(builder)
-    shown = [row for row in answer["lanes"] if row["kind"] not in ("idle", "finding")]
+    shown = [row for row in answer["lanes"] if row["kind"] not in NO_EVENTS]
     assert sum(len(row["start"]) for row in shown) == sum(
         event["ph"] == "X" and "ProfilerStep" not in event["name"] for event in builder.events
     )
@@ -274,7 +270,7 @@ def test_parts_of_a_trace_are_shown_whole(timeline, builder):
     assert answer["total"]["start"] <= min(min(row["start"]) for row in shown)
 
 
-def test_a_trace_of_collectives_alone_and_one_of_memory_alone_are_shown(timeline):
+def test_a_trace_of_collectives_alone_and_one_of_memory_alone_are_shown():
     builder = TraceBuilder()
     builder.add("annotation", "gloo:all_reduce", 100, 50, tid=5)
     builder.add("annotation", "gloo:broadcast", 300, 50, tid=5)
@@ -291,6 +287,17 @@ def test_a_trace_of_collectives_alone_and_one_of_memory_alone_are_shown(timeline
         ("GPU 0 memory, reserved", [0, 100], [2048, 2048]),
         ("CPU memory, allocated", [100], [64]),
     ]
+
+
+@pytest.mark.parametrize(("devices", "groups"), [((5,), ["GPU 5"]), ((5, 6), ["GPU 0"])])
+def test_the_memory_of_one_gpu_belongs_to_it_whatever_number_it_has_there(devices, groups):
+    """ROCm numbers a GPU among all processors in its kernels, and among the GPUs in its memory events."""
+    builder = TraceBuilder(devices=[])
+    for device in devices:
+        builder.launch("k", 0, 2, 20, 50, device=device)
+    builder.op("aten::mm", 0, 100)
+    builder.memory(10, 512, 512)
+    assert [counter["group"] for counter in timeline(builder)["counters"]] == groups
 
 
 def test_the_rows_of_a_lane_do_not_overlap():

@@ -2,31 +2,27 @@
 
 import numpy as np
 import pytest
-from support.trace_builder import TraceBuilder
+from pytest import approx
+from support.trace_builder import TraceBuilder, analyzed, costs, read_trace
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import tables
-from walkthrough.trace.analysis import analyze
 from walkthrough.trace.operators import between_operators, phases
-from walkthrough.trace.reader import read
 from walkthrough.trace.steps import is_backward, steps
 
 
-@pytest.fixture
-def analysis(tmp_path):
-    """analysis(builder): the `Analysis` of the trace that a builder holds."""
-    return lambda builder: analyze(builder.write(tmp_path / "made.pt.trace.json.gz"))
-
-
-def advised(analysis, step):
-    return next(advice for advice in advise(analysis).costs if advice.step == step)
-
-
-def launching(*names, kernel="k", call="cudaLaunchKernel", devices=None):
-    """A step of 1000 µs that launches ten kernels of 10 µs, too slowly, inside operators of these names."""
+def one_step(*names, devices=None):
+    """A step of 1000 µs with operators of 90 µs of these names, one after another."""
     builder = TraceBuilder() if devices is None else TraceBuilder(devices=devices)
     builder.step(1, 0, 1000)
-    op = None
+    for place, name in enumerate(names):
+        builder.op(name, 100 * place, 90)
+    return builder
+
+
+def launching(*names, kernel="k", call="cudaLaunchKernel"):
+    """A step of 1000 µs that launches ten kernels of 10 µs, too slowly, inside operators of these names."""
+    builder, op = one_step(), None
     for name in names or ("aten::mm",):
         op = builder.op(name, 0, 1000)
     for at in range(0, 1000, 100):
@@ -34,258 +30,227 @@ def launching(*names, kernel="k", call="cudaLaunchKernel", devices=None):
     return builder
 
 
+def workload(builder):
+    return analyzed(builder).typical.workload
+
+
+def ids(builder):
+    """The ids of the advice worth following."""
+    return [item.id for item in advise(analyzed(builder)).advice]
+
+
 @pytest.mark.parametrize(
     "name", ["autograd::engine::evaluate_function: MmBackward0", "AddBackward0", "Optimizer.step#AdamW.step"]
 )
-def test_a_backward_pass_or_an_optimizer_is_training(analysis, name):
-    result = analysis(launching("aten::mm", name))
-    assert result.typical.workload.training is True
-    assert advised(result, "02_bigger_batch").predicted_gain > 1
+def test_a_backward_pass_or_an_optimizer_is_training(name):
+    assert workload(launching("aten::mm", name)).training is True
+    assert costs(launching("aten::mm", name))["bigger_batch"].predicted_gain > 1
 
 
-def test_operators_without_either_are_inference_where_no_bigger_batch_is_advised(analysis):
-    result = analysis(launching("aten::mm"))
-    assert result.typical.workload.training is False
-    assert "02_bigger_batch" not in [advice.step for advice in advise(result).advice]
-    assert advise(result).advice[0].step in ("13_compile", "15_cuda_graphs")
-    on_cpu = TraceBuilder(devices=())
-    on_cpu.step(1, 0, 1000)
-    on_cpu.op("aten::mm", 0, 300)
-    assert "02_bigger_batch" not in [advice.step for advice in advise(analysis(on_cpu)).advice]
+def test_operators_without_either_are_inference_where_no_bigger_batch_is_advised():
+    assert workload(launching("aten::mm")).training is False
+    assert ids(launching("aten::mm"))[0] in ("compile", "cuda_graphs")
+    for builder in (launching("aten::mm"), one_step("aten::mm", "aten::mm", "aten::mm", devices=())):
+        assert "bigger_batch" not in ids(builder)
 
 
-def test_without_operators_kernels_tell_or_nothing_does(analysis):
+def test_without_operators_kernels_tell_or_nothing_does():
     builder = TraceBuilder()
     builder.launch("k", 0, 10, 15, 10)
-    assert analysis(builder).typical.workload.training is None
+    assert workload(builder).training is None
     builder.launch("void batch_norm_backward_kernel<float>", 20, 10, 35, 10)
-    assert analysis(builder).typical.workload.training is True
+    assert workload(builder).training is True
 
 
-@pytest.mark.parametrize("name", ["Torch-Compiled Region: 0/0", "CompiledFunction", "## Call CompiledFxGraph f6u ##"])
-def test_what_is_compiled_is_not_to_be_compiled(analysis, name):
-    result = analysis(launching("aten::mm", name))
-    assert result.typical.workload.compiled
-    assert advised(result, "13_compile").predicted_gain == 1
-    assert advised(result, "15_cuda_graphs").predicted_gain > 1
+@pytest.mark.parametrize(
+    ("builder", "compiled", "compile_gains", "graphs_gain"),
+    [
+        *((launching("aten::mm", name), True, False, True)
+          for name in ("Torch-Compiled Region: 0/0", "CompiledFunction", "## Call CompiledFxGraph f6u ##")),
+        (launching(kernel="triton_poi_fused_add_relu_0"), True, False, True),  # by Inductor
+        (launching(kernel="_matmul_ogs"), False, True, True),
+        (launching(call="cudaGraphLaunch"), False, False, False),  # compiling launches no fewer then
+    ],
+)  # fmt: skip
+def test_what_is_compiled_or_launched_by_graphs_is_not_to_be(builder, compiled, compile_gains, graphs_gain):
+    found = costs(builder)
+    assert workload(builder).compiled == compiled
+    assert [found[name].predicted_gain > 1 for name in ("compile", "cuda_graphs")] == [compile_gains, graphs_gain]
 
 
-def test_inductors_kernels_are_compiled_code(analysis):
-    assert analysis(launching(kernel="triton_poi_fused_add_relu_0")).typical.workload.compiled
-    assert not analysis(launching(kernel="_matmul_ogs")).typical.workload.compiled
-
-
-def test_where_cuda_graphs_launch_the_kernels_compiling_launches_no_fewer(analysis):
-    result = analysis(launching(call="cudaGraphLaunch"))
-    assert result.typical.workload.graphed == 1
-    assert [advised(result, step).predicted_gain for step in ("13_compile", "15_cuda_graphs")] == [1, 1]
-
-
-def test_a_graphs_capture_gets_a_sentence_and_no_advice(analysis):
+def capturing(*spans):
+    """Graphs that are captured: (begin, end)."""
     builder = launching("aten::mm")
-    builder.add("runtime", "cudaStreamBeginCapture", 100, 5, correlation=-2)
-    builder.add("runtime", "cudaStreamEndCapture", 890, 10, correlation=-2)
-    result = analysis(builder)
-    assert result.typical.workload.capturing == pytest.approx(0.8)
-    assert (advise(result).advice, advise(result).costs) == ([], [])
-    assert advise(result).verdict.startswith("a CUDA graph is captured here, for 80% of the time")
-
-
-def test_captures_one_after_another_count_with_what_is_between_them(analysis):
-    builder = launching("aten::mm")
-    for begin in (100, 350):
+    for begin, end in spans:
         builder.add("runtime", "cudaStreamBeginCapture", begin, 5, correlation=-2)
-        builder.add("runtime", "cudaStreamEndCapture", begin + 40, 10, correlation=-2)
-    assert analysis(builder).typical.workload.capturing == pytest.approx(0.3)
-    assert analysis(builder).typical.workload.is_capture
-    builder.launch("k", 600, 10, 615, 10, call="cudaGraphLaunch")  # a program that goes on
-    assert analysis(builder).typical.workload.capturing == pytest.approx(0.1)
-    assert not analysis(builder).typical.workload.is_capture
-
-
-def test_a_start_up_gets_a_sentence_and_no_advice(analysis):
-    builder = launching("aten::mm")
-    builder.events[0]["dur"] = 4000
-    builder.add("runtime", "cudaMalloc", 1000, 3000, correlation=-2)
-    result = analysis(builder)
-    assert (advise(result).advice, advise(result).costs) == ([], [])
-    assert advise(result).verdict.startswith("a start-up, not a step: 75% of the time")
-
-
-def test_a_step_of_compiled_code_begins_with_it(tmp_path):
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
-    builder.op("aten::to", 10, 50)
-    builder.op("## Call CompiledFxGraph fsk2 ##", 100, 300)
-    trace = read(builder.write(tmp_path / "made.pt.trace.json"))
-    parts = phases(trace, steps(trace))
-    assert ((parts.model.start + trace.origin).tolist(), parts.preparing.total) == ([100.0], 50.0)
-
-
-def batch(size, *names):
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
-    for name in names:
-        builder.op(name, 500, 100)
-    builder.copy(0, 300, 5, 290, size)
-    builder.launch("k", 500, 10, 515, 485)
+        builder.add("runtime", "cudaStreamEndCapture", end - 10, 10, correlation=-2)
     return builder
 
 
-def test_launches_without_kernels_are_no_program_of_the_cpu(analysis):
-    builder = TraceBuilder()
+def test_captures_count_with_what_is_between_them_unless_the_program_goes_on():
+    builder = capturing((100, 150), (350, 400))
+    assert (workload(builder).capturing, workload(builder).is_capture) == (approx(0.3), True)
+    builder.launch("k", 600, 10, 615, 10, call="cudaGraphLaunch")
+    assert (workload(builder).capturing, workload(builder).is_capture) == (approx(0.1), False)
+
+
+def starting(name, at, us):
+    """A step of 4 ms of which a call takes so many µs."""
+    builder = launching("aten::mm")
+    builder.events[0]["dur"] = 4000
+    if name == "cudaLaunchKernel":
+        builder.launch("k", at, us, at + us + 10, 10)  # of milliseconds, on an idle GPU: it loads code
+    else:
+        builder.add("runtime", name, at, us, correlation=-2)
+    return builder
+
+
+def fragment(kernels, us, **devices):
+    builder = one_step(**devices)
+    for number in range(kernels):
+        builder.launch("k", 100 * number, 2, 100 * number + 5, us)
+    return builder
+
+
+def every(distance):
+    """A step of which only each so manyth event is recorded."""
+    builder = launching("aten::mm")
+    for _ in range(101):
+        builder.ids += distance - 1
+        builder.op("aten::add", 500, 1)
+    return builder
+
+
+def on_cpu(us):
+    builder = TraceBuilder(devices=())
     builder.step(1, 0, 1000)
-    builder.op("aten::mm", 0, 900)
-    assert advise(analysis(builder)).verdict.startswith("there is a GPU, and nothing of it is recorded; ")
+    if us:
+        builder.op("aten::mm", 0, us)
+    return builder
+
+
+def blind():
+    builder = one_step("aten::mm")
     builder.add("runtime", "cudaLaunchKernel", 10, 800, correlation=-2)
-    result = analysis(builder)
-    assert (result.typical.workload.is_blind, advise(result).advice) == (True, [])
-    assert advise(result).verdict.startswith("the program works on a GPU, but no kernel is recorded")
-    without = TraceBuilder(devices=())
-    without.step(1, 0, 1000)
-    without.op("aten::mm", 0, 900)
-    assert not analysis(without).typical.workload.is_blind
-    assert "there is a GPU" not in advise(analysis(without)).verdict
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("builder", "verdict"),
+    [
+        (capturing((100, 900)), "a CUDA graph is captured here, for 80% of the time"),
+        (starting("cudaMalloc", 1000, 3000), "a start-up, not a step: 75% of the time"),
+        (starting("cudaLaunchKernel", 1000, 2500), "a start-up, not a step: 62% of the time"),
+        (fragment(4, 10), "4 kernels fill 4.0% of the time: too little to advise on"),
+        (fragment(1, 0.5), "one kernel fills less than 0.1% of the time"),
+        (on_cpu(0), "no operator is recorded"),
+        (on_cpu(40), "one operator fills 4.0% of the time"),
+        (every(20), "events are missing: by the numbers of its operators, about one of 20 is in this trace"),
+        (blind(), "the program works on a GPU, but no kernel is recorded"),
+    ],
+)
+def test_what_shows_no_step_of_a_running_program_gets_a_sentence_and_no_advice(builder, verdict):
+    result = advise(analyzed(builder))
+    assert (result.advice, result.costs) == ([], [])
+    assert result.verdict.startswith(verdict)
+
+
+def waiting_on_cpu():
+    builder = on_cpu(40)
+    builder.loading(500, 400)
+    return builder
+
+
+@pytest.mark.parametrize("builder", [waiting_on_cpu(), fragment(10, 4), fragment(4, 20), every(1)])
+def test_a_little_more_is_enough(builder):
+    assert advise(analyzed(builder)).advice
+
+
+def test_launches_without_kernels_are_no_program_of_the_cpu():
+    unseen = "there is a GPU, and nothing of it is recorded; "
+    for devices, seen in ((None, False), ((), True)):
+        builder = one_step(*["aten::mm"] * 9, devices=devices)
+        assert advise(analyzed(builder)).verdict.startswith(unseen) != seen
+        assert not workload(builder).is_blind
+    assert workload(blind()).is_blind
 
 
 @pytest.mark.parametrize("name", ["nccl:all_to_all", "aten::record_stream", "aten::cudnn_convolution"])
-def test_what_only_a_gpu_does_is_no_program_of_the_cpu(analysis, name):
-    def rank(operator):
-        builder = TraceBuilder(devices=())
-        builder.step(1, 0, 1000)
-        for name, at in (("aten::mm", 0), ("aten::add", 400), (operator, 900)):
-            builder.op(name, at, 90)
-        return analysis(builder)
+def test_what_only_a_gpu_does_is_no_program_of_the_cpu(name):
+    result = analyzed(one_step("aten::mm", "aten::add", name, devices=()))
+    assert (result.typical.workload.is_blind, advise(result).advice, tables(result)["has_gpu"]) == (True, [], True)
 
-    assert (rank(name).typical.workload.is_blind, advise(rank(name)).advice) == (True, [])
-    assert tables(rank(name))["has_gpu"]
-    assert not tables(rank("gloo:all_to_all"))["has_gpu"]
-    for other in ("gloo:all_to_all", "aten::cudnn_is_acceptable"):
-        assert advise(rank(other)).advice
+
+@pytest.mark.parametrize("name", ["gloo:all_to_all", "aten::cudnn_is_acceptable"])
+def test_what_a_cpu_does_too_is(name):
+    result = analyzed(one_step("aten::mm", "aten::add", name, devices=()))
+    assert advise(result).advice and not tables(result)["has_gpu"]
 
 
 @pytest.mark.parametrize("category, name", [("mtia_ccp_events", "MTIA"), ("hpu_op", "HPU")])
-def test_an_accelerator_whose_events_are_not_read_is_named(analysis, category, name):
-    builder = TraceBuilder(devices=())
-    builder.step(1, 0, 1000)
-    builder.op("aten::mm", 0, 300)
-    assert advise(analysis(builder)).advice
+def test_an_accelerator_whose_events_are_not_read_is_named(category, name):
+    builder = on_cpu(300)
     builder.add(category, "fc-dtype_Float", 10, 900, tid=7, pid=0)
-    result = analysis(builder)
-    assert advise(result).advice == []
-    assert f"accelerator ({name}) whose events are not read" in advise(result).verdict
+    result = advise(analyzed(builder))
+    assert (result.advice, f"accelerator ({name}) whose events are not read" in result.verdict) == ([], True)
     builder.launch("k", 0, 10, 15, 900)
-    assert analysis(builder).typical.workload.accelerator == ""
+    assert workload(builder).accelerator == ""
 
 
-def test_a_few_kernels_that_fill_no_time_are_too_little_to_advise_on(analysis):
-    def fragment(kernels, us):
-        builder = TraceBuilder()
-        builder.step(1, 0, 1000)
-        for number in range(kernels):
-            builder.launch("k", 100 * number, 2, 100 * number + 5, us)
-        return analysis(builder)
-
-    result = fragment(4, 10)
-    assert (advise(result).advice, advise(result).findings) == ([], [])
-    assert advise(result).verdict.startswith("4 kernels fill 4.0% of the time: too little to advise on")
-    assert advise(fragment(1, 0.5)).verdict.startswith("one kernel fills less than 0.1% of the time")
-    on_cpu = TraceBuilder(devices=())
-    on_cpu.step(1, 0, 1000)
-    assert advise(analysis(on_cpu)).verdict.startswith("no operator is recorded")
-    on_cpu.op("aten::mm", 0, 40)
-    assert advise(analysis(on_cpu)).verdict.startswith("one operator fills 4.0% of the time")
-    on_cpu.loading(500, 400)
-    assert advise(analysis(on_cpu)).advice
-    assert advise(fragment(10, 4)).advice
-    assert advise(fragment(4, 20)).advice
+def test_a_step_of_compiled_code_begins_with_it():
+    trace = read_trace(one_step("aten::to", "## Call CompiledFxGraph fsk2 ##"))
+    parts = phases(trace, steps(trace))
+    assert ((parts.model.start + trace.origin).tolist(), parts.preparing.total) == ([100.0], 90.0)
 
 
-def test_of_a_sample_of_the_events_nothing_is_advised(analysis):
-    def every(distance):
-        builder = launching("aten::mm")
-        for _ in range(101):
-            builder.ids += distance - 1
-            builder.op("aten::add", 500, 1)
-        return analysis(builder)
-
-    assert advise(every(1)).advice
-    assert every(1).typical.workload.recorded == 1
-    sampled = every(20)
-    assert advise(sampled).advice == []
-    assert "about one of 20 is in this trace" in advise(sampled).verdict
-
-
-def test_a_launch_of_milliseconds_on_an_idle_gpu_loads_code(analysis):
-    builder = launching("aten::mm")
-    builder.events[0]["dur"] = 4000
-    builder.launch("k", 1000, 2500, 3510, 10)
-    assert analysis(builder).typical.workload.is_startup
+@pytest.mark.parametrize(
+    ("size", "names", "images", "gains"),
+    [
+        (600_000, ["aten::conv2d"], True, True),
+        (600_000, ["aten::mm"], False, False),
+        (120, ["aten::conv2d"], True, False),  # fewer bytes than an image has
+        (600_000, ["aten::cudnn_convolution"], True, True),
+        (600_000, ["aten::cudnn_convolution", "aten::conv1d"], False, False),  # sound is convolved, too
+    ],
+)
+def test_only_images_are_to_cross_as_uint8(size, names, images, gains):
+    builder = one_step(*["aten::empty"] * 4, *names)
+    builder.copy(0, 300, 5, 290, size)
+    builder.launch("k", 500, 10, 515, 485)
+    assert workload(builder).images == images
+    assert (costs(builder)["uint8_images"].predicted_gain > 1) == gains
 
 
-def test_only_images_are_to_cross_as_uint8(analysis):
-    assert advised(analysis(batch(600_000, "aten::conv2d")), "03_reduced_h2d_copy").predicted_gain > 1
-    for other in (batch(600_000, "aten::mm"), batch(120, "aten::conv2d")):
-        assert advised(analysis(other), "03_reduced_h2d_copy").predicted_gain == 1
-
-
-def test_sound_is_no_image_although_it_is_convolved(analysis):
-    assert analysis(batch(1000, "aten::cudnn_convolution")).typical.workload.images
-    assert not analysis(batch(1000, "aten::cudnn_convolution", "aten::conv1d")).typical.workload.images
-
-
-def test_a_trace_with_stacks_is_not_to_be_traced_with_stacks(analysis):
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
+def test_python_is_named_as_far_as_it_is_recorded():
+    builder = one_step()
     builder.launch("k", 900, 10, 915, 80)
-    assert "record with stacks" in advise(analysis(builder)).advice[0].do
-    builder.add("python_function", "train.py(12): step", 0, 900)
-    result = analysis(builder)
-    assert result.typical.workload.stacks
-    assert "train.py(12): step" in advise(result).advice[0].why
-    assert "stacks" not in advise(result).advice[0].do
-
-
-def test_where_no_operator_is_recorded_nobody_knows_what_the_cpu_does(analysis):
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
-    builder.launch("k", 900, 10, 915, 80)
-    assert "no operator or function was recorded" in advise(analysis(builder)).advice[0].why
+    first = advise(analyzed(builder)).advice[0]
+    assert "record with stacks" in first.do and "no operator or function was recorded" in first.why
     builder.op("aten::mm", 890, 25)
-    assert "neither the GPU nor any operator works" in advise(analysis(builder)).advice[0].why
+    assert "neither the GPU nor any operator works" in advise(analyzed(builder)).advice[0].why
+    builder.add("python_function", "train.py(12): step", 0, 900)
+    first = advise(analyzed(builder)).advice[0]
+    assert workload(builder).stacks
+    assert "train.py(12): step" in first.why and "stacks" not in first.do
 
 
-def test_collectives_lose_no_sms_that_a_bigger_batch_would_fill(analysis):
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
-    builder.op("AddBackward0", 0, 10)
+def test_collectives_lose_no_sms_that_a_bigger_batch_would_fill():
+    builder = one_step("AddBackward0")
     builder.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 10, 15, 400, **{"blocks per SM": 0.1})
-    builder.launch("k", 440, 10, 455, 545, op=builder.op("aten::mm", 20, 430), **{"blocks per SM": 0.5})
-    share = advised(analysis(builder), "02_bigger_batch").share_of_step
-    assert share == pytest.approx(0.545 * 0.5 + 0.04, abs=0.02)  # and the waits for launches
+    builder.launch("k", 440, 10, 455, 545, op=builder.op("aten::mm", 100, 350), **{"blocks per SM": 0.5})
+    assert costs(builder)["bigger_batch"].share_of_step == approx(0.545 * 0.5 + 0.04, abs=0.02)  # and the launches
 
 
 @pytest.mark.parametrize("kind, call", [("copy", "cudaMemcpyAsync"), ("set", "cudaMemsetAsync")])
-def test_a_gpu_that_copies_or_sets_memory_is_no_program_of_the_cpu(analysis, kind, call):
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
+def test_a_gpu_that_copies_or_sets_memory_is_no_program_of_the_cpu(kind, call):
+    builder = one_step()
     builder.op("aten::copy_", 0, 900)
     builder.launch("Memcpy HtoD (Pageable -> Device)", 5, 890, 10, 880, kind=kind, call=call, bytes=1000)
-    result = analysis(builder)
-    [gpu], [idle], calling = result.gpus, result.idle, 10 * (kind == "copy")
+    result = analyzed(builder)
+    [gpu], [idle], calling, own = result.gpus, result.idle, 10 * (kind == "copy"), result.workload
     assert (result.on_gpu, gpu.id, gpu.utilization) == (True, 0, 0.0)
     assert (idle.total_us, idle.causes_us["copy"], idle.causes_us["launch"]) == (1000, 880 + calling, 20 - calling)
-    workload = result.workload
-    assert (workload.is_blind, workload.work, workload.busy) == (False, "memory operation", 0.88)
-    assert workload.has_steps
-
-
-def test_launches_with_copies_but_without_kernels_are_of_a_gpu(analysis):
-    builder = launching("aten::mm")
-    builder.events = [event for event in builder.events if event["cat"] != "kernel"]
-    assert (analysis(builder).workload.is_blind, analysis(builder).on_gpu) == (True, False)
-    builder.copy(0, 50, 5, 40, 1000)
-    assert (analysis(builder).workload.is_blind, analysis(builder).on_gpu) == (False, True)
+    assert (own.is_blind, own.work, own.busy, own.has_steps) == (False, "memory operation", 0.88, True)
 
 
 @pytest.mark.parametrize(
@@ -306,13 +271,12 @@ def test_what_belongs_to_a_backward_pass_is_known_by_its_name(name, backward):
     assert is_backward(name) is backward
 
 
-def test_python_runs_where_no_operator_does(analysis):
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
+def test_python_runs_where_no_operator_does():
+    builder = one_step()
     builder.loading(0, 300)
     builder.op("aten::mm", 500, 100)
     builder.launch("k", 700, 50, 750, 100)
-    trace = analysis(builder).trace
+    trace = read_trace(builder)
     start = np.array([0.0]) - trace.origin
     assert between_operators(trace, start, start + 1000).total == 1000 - 300 - 100 - 50
     assert between_operators(trace, start, start + 1000, loading=True).total == 1000 - 100 - 50

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from studies import ablation, limit, sweep
 from tools.docs.gpu_memory import Fit
@@ -245,7 +246,7 @@ def bars(rows: Sequence[Row], column: str = "") -> Figure:
     if isinstance(rows[0][column], dict):
         errors = reach((_ends(row[column])[0], _middle(row[column]), _ends(row[column])[1]) for row in rows)
     drawn = axes.barh(range(len(rows)), values, xerr=errors, height=0.62, color=COLOURS[0], ecolor=GREY)
-    axes.bar_label(drawn, fmt="{:,.3g}", padding=4, fontsize=8)
+    axes.bar_label(drawn, [cell_text(value) for value in values], padding=4, fontsize=8)
     if errors and "ratio" in rows[0][column]:
         axes.axvline(1, color=BOUND, linewidth=1.5)
     axes.set_yticks(range(len(rows)), [row[label] for row in rows])
@@ -300,8 +301,11 @@ def scatter(rows: Sequence[Row], column: str) -> Figure:
             axes.plot([edge], [y], "x", color=COLOURS[3])
             axes.annotate(text, (edge, y), (6, 0), textcoords="offset points", va="center", fontsize=8)
     axes.set_xscale("log")
+    axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5)))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(names)), names)
-    axes.set_title(f"{column}, every one")
+    axes.set_title(f"each {column}")
     return figure
 
 

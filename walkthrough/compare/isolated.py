@@ -98,8 +98,12 @@ def _event(line: str) -> dict[str, Any] | None:
 
 
 def print_answer(value: Mapping[str, Any]) -> None:
-    """Print what a process of its own measured, for `answer` to read; what stopped it is an answer, too."""
-    print(json.dumps({"answer": value}), flush=True)
+    """Print what a process of its own measured, for `answer` to read; what stopped it is an answer, too.
+
+    In one piece: processes that train together answer into one pipe, and `print` writes the end of a line by itself.
+    """
+    sys.stdout.write(json.dumps({"answer": value}) + "\n")
+    sys.stdout.flush()
 
 
 def answer(

@@ -7,7 +7,7 @@ import shutil
 import pytest
 from support import CPU_RECORD, NAMES, ROOT, build_site, make_result, write_run
 
-from tools.docs import pages, recorded
+from tools.docs import recorded
 from tools.docs.recorded import Course
 from walkthrough.results import result as record
 
@@ -28,12 +28,6 @@ def site(tmp_path_factory):
     finished = build_site(ROOT, folder)
     assert finished.returncode == 0, finished.stderr
     return folder
-
-
-@pytest.fixture(scope="session")
-def generated():
-    """{path: text} of all pages that are generated, and the course with their figures."""
-    return pages.contents()
 
 
 @pytest.fixture(scope="session")

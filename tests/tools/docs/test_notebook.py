@@ -1,11 +1,9 @@
 """The course as a notebook: committed as it was executed, and executed here again from scratch."""
 
-import os
 import re
 
 import nbformat
 import pytest
-from nbclient import NotebookClient
 from support import NAMES, ROOT
 
 from tools.docs.recorded import records
@@ -48,17 +46,3 @@ def test_the_notebook_is_committed_executed_and_holds_nothing_of_the_machine_it_
     assert not re.search(r"(?<![\w.])/(home|root|tmp|Users|work)/", text)
     assert not re.search(r"\.\d{13}\.pt\.trace", text)  # a trace's name begins with the host's
     assert len(text) < 1_000_000
-
-
-@pytest.mark.long
-@pytest.mark.thorough
-def test_the_notebook_runs_from_scratch(tmp_path, monkeypatch):
-    monkeypatch.setenv("WALKTHROUGH_LOGS", str(tmp_path / "logs"))
-    monkeypatch.setitem(os.environ, "HTTPS_PROXY", "http://127.0.0.1:9")  # a request to the internet fails at once
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    for cell in notebook.cells:
-        if cell.cell_type == "code":
-            cell.outputs, cell.execution_count = [], None
-    NotebookClient(notebook, timeout=600, resources={"metadata": {"path": str(ROOT / "docs")}}).execute()
-    assert_whole(notebook)
-    assert sorted(path.name for path in (tmp_path / "logs").iterdir() if path.is_dir()) == RUN

@@ -10,8 +10,6 @@ from tools.docs.sample_roofline import REST
     ("operator", "kind"),
     [
         ("aten::cudnn_convolution", "convolutions, matrix products"),
-        ("aten::convolution_backward", "convolutions, matrix products"),
-        ("aten::mm", "convolutions, matrix products"),
         ("aten::addmm", "convolutions, matrix products"),
         ("aten::native_batch_norm_backward", "batch norm"),
         ("aten::clamp_min_", "ReLU"),

@@ -9,8 +9,6 @@ from support import ROOT
 from support.trace_builder import TraceBuilder
 
 from tools.docs import others, strips
-from tools.docs.blocks import BLOCKS
-from tools.docs.page_tables import TABLES
 from tools.docs.strips import (
     BINS,
     COLLECTIVES,
@@ -25,9 +23,7 @@ from tools.docs.strips import (
     Cut,
     Stretch,
 )
-from walkthrough.compare.figures import svg_text
 from walkthrough.records import samples
-from walkthrough.results.errors import InputError
 from walkthrough.trace.analysis import analyze
 
 pytestmark = pytest.mark.xdist_group("course")
@@ -61,32 +57,12 @@ def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with(specimen
     assert strips.longest(around, COPIES, TO_GPU)[0] == pytest.approx(0.05, abs=0.001)
 
 
-def test_a_strip_and_a_pair_are_drawn_with_titles_call_outs_and_a_legend(specimen):
-    shown = strips.stretch(specimen)
-    svg = svg_text(strips.before_after((shown, "one"), (shown, "other"), ["$ walkthrough explain x"]))
-    for text in ("one: 1.00 ms, kernels run 40% of it", "other: ", "0.30 ms: the loop waits", "walkthrough explain x"):
-        assert text in svg
-    assert svg_text(strips.strip(shown, "one")).count(">DataLoader<") == 1
-
-
 def test_collectives_in_a_lane_of_their_own_are_shown_while_other_kernels_run(kept):
     shown = kept.stretches["a100_all_reduce"]
     assert COLLECTIVES not in shown.lanes[KERNELS] and set(shown.lanes[COMMUNICATION]) == {COLLECTIVES}
     assert "other kernels than collectives run" in strips.facts(shown)
     at_once = np.sum([*shown.lanes[KERNELS].values(), shown.lanes[COMMUNICATION][COLLECTIVES]], axis=0)
     assert at_once.max() > 150  # per cent: both
-
-
-def test_what_explain_says_is_below_the_only_picture(course):
-    text = BLOCKS["strip"](course, "qwen_eager", "explained")
-    assert "$ walkthrough explain logs/samples/qwen_h100" in text and "before:" not in text
-    assert "torch.compile the model" in svg_text(course.figures["strips/qwen_eager-explained.svg"]())
-
-
-def test_a_trace_of_a_cpu_has_one_lane(course):
-    drawn = strips.strip(strips.stretch(course.records[-1].analyses["00_baseline"]), "a CPU").axes[0]
-    assert [label.get_text() for label in drawn.get_yticklabels()] == [CPU]
-    assert not [text for text in drawn.texts if "no kernel" in text.get_text()]
 
 
 def test_the_longest_stretch_of_a_group_and_of_an_idle_lane():
@@ -126,28 +102,6 @@ def test_what_is_kept_is_what_the_traces_give(kept):
                 assert np.abs(np.array(bins) - old.lanes[lane][group]).max() <= 1
 
 
-def test_a_block_shows_stretches_with_source_device_and_commit_or_steps_of_the_record(course, gpu_course):
-    text = BLOCKS["strip"](course, "v100_float32", "v100_uint8")
-    assert "](figures/strips/v100_float32-v100_uint8.svg)" in text
-    assert "Tesla V100: ResNet-50 training, batch 32, fp32, with 4 loader workers; [resnet50_v100_4_workers](" in text
-    assert ") of pytorch/kineto at 041e7ce. Predicted by `explain`'s replay" in text
-    assert course.figures["strips/v100_float32-v100_uint8.svg"]().axes
-    explained = BLOCKS["strip"](course, "v100_0_workers", "v100_4_workers", "explained")
-    assert "$ walkthrough explain logs/samples/resnet50_v100_0_workers. Kernels fill 56% of the step" in explained
-    own = BLOCKS["strip"](gpu_course, "04_multiprocess_loading")
-    assert "`04_multiprocess_loading` as recorded on [made-up GPU](" in own
-    assert "before" not in own
-    with pytest.raises(InputError, match="no trace 'nothing'"):
-        BLOCKS["strip"](course, "nothing")
-
-
-def test_computing_without_the_traces_is_one_line(tmp_path):
-    with pytest.raises(InputError, match="lacks the trace resnet50_v100_0_workers: `python -m walkthrough samples`"):
-        others.compute_samples({})
-    with pytest.raises(InputError):
-        others.main([str(tmp_path / "none")])
-
-
 def test_the_work_of_a_trace_is_counted_by_what_it_is(specimen):
     work = others.work(specimen)  # one kernel of 100 us of each kind, and 80 us of the CPU in Optimizer.step
     assert work[strips.CORES] == work[strips.PLAIN] == work["kernels of the optimizer"] == (1, 100)
@@ -170,24 +124,6 @@ def test_what_a_timer_without_synchronise_shows_beside_what_the_gpu_does(tmp_pat
     assert timers.last == [150, 150, 70, 900]
     assert timers.kernels == [300, 500, 100, 950]
     assert timers.queued == 5  # at 830 all six are launched, and only the first has ended
-
-
-def test_the_table_of_timers_has_three_rows_for_each_sample(course):
-    table = TABLES["samples", "timers"](course, "resnet50_v100_ddp", "resnet50_a100_ddp")
-    assert "| `resnet50_v100_ddp`, Tesla V100 | timer, first step | 17.6 | 14.7 | 2.8 | 35.1 | 101.2 |" in table
-    assert "|  | GPU's kernels, mean | 12.7 | 38.3 | 0.7 | 51.7 | 222.4 |" in table
-    assert "At most 1,023 and 12 kernels and copies wait" in table
-
-
-def test_a_strip_may_begin_with_the_first_step(specimen):
-    shown = strips.stretch(specimen, Cut(first=True, count=2))
-    assert (shown.step, shown.us) == (specimen.steps.names[0], specimen.steps.duration[:2].sum())
-
-
-def test_the_table_of_work_has_a_row_for_each_sample(course):
-    table = TABLES["samples", "work"](course, "layout", "resnet50_v100_ddp", "resnet50_a100_ddp")
-    assert "| `resnet50_v100_ddp` | Tesla V100 | 7: 0.16 ms | - |" in table
-    assert "| `resnet50_a100_ddp` | A100 | 211: 5.04 ms |" in table
 
 
 def test_of_several_stretches_of_a_group_a_shorter_one_can_be_shown(tmp_path):
@@ -220,11 +156,3 @@ def test_of_two_waits_that_follow_each_other_both_have_to_go(tmp_path):
     assert us["those at copies to the GPU"] == pytest.approx(us["none"], rel=0.02)
     assert us["those at copies to the CPU"] == pytest.approx(us["none"], rel=0.02)
     assert us["all"] == pytest.approx((2 * 800 + 1090) / 3, rel=0.02)
-
-
-def test_the_tables_of_waits_have_a_row_for_each_sample_and_for_each_kind_removed(course):
-    table = TABLES["samples", "waits"](course, "recommender_v100", "owlv2_h100")
-    assert "| `recommender_v100` | Tesla V100 | 117.7 | 10 | 53.6 | 0.1 |" in table
-    assert "| `owlv2_h100` | H100 | 1,211.2 | 81 | 374.1 | 305.8 |" in table
-    table = TABLES["samples", "replayed"](course, "owlv2_h100")
-    assert table.index("| none | 1,210 | 1.00x |") < table.index("| all | 914 | 1.32x |")

@@ -1,0 +1,388 @@
+"""labs/memory: its programs learn the same, its models, `train.py` to the end, and its study by known answers."""
+
+import sys
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from support import ROOT, assert_refused
+from support.labs import assert_same_training, equal, killed_in_epoch, lab_options, weights_in
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+from torchvision.models import resnext50_32x4d
+
+from common import program as programs
+from common.timing import Plan
+from labs.memory import data, study
+from labs.memory.model import PUBLISHED, resnext
+from labs.memory.study import BASELINE, CHECKPOINTED, COMPILED, HALF, RUNS, Study
+from labs.shared.training import epochs_in
+from walkthrough.compare.study import Measurements, NotMeasured, read
+from walkthrough.results.errors import InputError
+
+FILES = sorted((ROOT / "labs" / "memory").glob("[0-9][0-9]_*.py"))
+NAMES = [path.stem for path in FILES]
+EAGER = [path for path in FILES if "compiled" not in path.stem]
+SMALL = {"model": "resnext11_1x2d", "image_size": 16, "batch_size": 4}
+SHORT = Plan(warmup_steps=1, warmup_seconds=0, windows=3, window_steps=1, window_seconds=0)
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    return lab_options(tmp_path_factory.mktemp("memory"), model="resnext11_1x4d")
+
+
+def trained(path, options, steps=3):
+    """(losses of some steps on one batch, the model's state afterwards) of a program."""
+    program = programs.captured(path, programs.words_of(options))
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn(options.batch_size, 3, 16, 16, generator=generator)
+    labels = torch.randint(10, (options.batch_size,), generator=generator)
+    losses = [program.train_step(images, labels).item() for _ in range(steps)]
+    return losses, program.variables["model"].state_dict()
+
+
+@pytest.fixture(scope="module")
+def baseline(options):
+    """(losses, state) of three steps of the first program, in float32."""
+    return trained(EAGER[0], options)
+
+
+@pytest.mark.parametrize("path", EAGER[1:], ids=NAMES[1:-1])
+def test_every_program_learns_exactly_what_the_baseline_does_and_in_bf16_but_for_rounding(path, options, baseline):
+    losses, state = baseline
+    own_losses, own_state = trained(path, options)
+    assert own_losses == losses
+    assert losses[-1] < losses[0]
+    assert equal(own_state, state)
+    (in_bf16,), _ = trained(path, replace(options, precision="bf16"), steps=1)
+    assert in_bf16 == pytest.approx(losses[0], rel=2**-6)  # bf16 has 8 bits: a loss differs by a few roundings
+    assert in_bf16 != losses[0]
+
+
+@pytest.fixture
+def compiled_without_inductor(monkeypatch):
+    """torch.compile with its partitioner, which the budget is for, but without generating code, which takes minutes."""
+    real = torch.compile
+    monkeypatch.setattr(torch, "compile", partial(real, backend="aot_eager_decomp_partition"))
+    monkeypatch.setattr(torch._functorch.config, "activation_memory_budget", 1.0)
+    yield
+    torch._dynamo.reset()
+
+
+@pytest.mark.long
+def test_the_compiled_program_learns_what_the_baseline_does_and_holds_less(
+    options, baseline, compiled_without_inductor
+):
+    losses, state = baseline
+    packed = []
+
+    def keep(tensor):
+        packed.append(tensor.untyped_storage().nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        own_losses, own_state = trained(FILES[-1], options)
+        in_budget = sum(packed)
+        packed.clear()
+        torch._dynamo.reset()
+        without = options.logdir / FILES[-1].name
+        without.write_text(FILES[-1].read_text().replace("budget = 0.5", "budget = 1.0"))
+        trained(without, options, steps=1)
+    assert in_budget / 3 < 0.7 * sum(packed)
+    assert own_state.keys() == state.keys()  # compiled in place: a checkpoint's names stay
+    assert own_losses == pytest.approx(losses, rel=1e-3)  # other kernels round otherwise
+    for name, value in state.items():
+        if "num_batches" in name:
+            assert own_state[name] == value == 3
+        elif "running_var" in name:
+            torch.testing.assert_close(own_state[name], value, rtol=0.05, atol=1e-3)
+
+
+class ConvolutionCounter(TorchDispatchMode):
+    """Counts the convolutions that are computed."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func is torch.ops.aten.convolution.default
+        return func(*args, **kwargs or {})
+
+
+def test_selective_checkpointing_computes_no_convolution_again(options):
+    counts = []
+    for path in (FILES[0], FILES[2], FILES[3]):
+        program = programs.captured(path, programs.words_of(options))
+        with ConvolutionCounter() as counter:
+            program.train_step(*programs.float_batch(options))
+        counts.append(counter.count)
+    assert counts[0] == counts[2] < counts[1]
+
+
+def test_the_trap_plain_checkpointing_moves_batch_norms_statistics_twice():
+    once, twice = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
+    x = torch.randn(8, 4, 6, 6, requires_grad=True)
+    once(x).sum().backward()
+    checkpoint(twice, x, use_reentrant=False).sum().backward()
+    assert (once.num_batches_tracked, twice.num_batches_tracked) == (1, 2)
+    torch.testing.assert_close(twice.running_mean, 1.9 * once.running_mean)  # momentum 0.1, from 0: m, then 0.9 m + m
+
+
+def test_models_have_the_parameters_of_the_published_ones():
+    with torch.device("meta"):
+        models = [resnext(PUBLISHED), resnext("resnext50_32x4d"), resnext50_32x4d(num_classes=10)]
+        assert [model(torch.empty(2, 3, 32, 32)).shape for model in models] == [(2, 10)] * 3
+    counts = [sum(parameter.numel() for parameter in model.parameters()) for model in models]
+    assert counts[0] == 27_104_586  # resnext29_4x64d by pytorch-cifar's, 27.1 M
+    assert counts[2] - counts[1] == (7 * 7 - 1) * 3 * 64  # torchvision's, but for the first layer
+
+
+# Whole trainings
+
+
+@pytest.fixture
+def run(few_digits, tmp_path, run_here):
+    """run(*words): train.py on the CPU in this process: exit code, stdout, stderr, and the folder that it writes to."""
+
+    def started(*words, logdir=tmp_path / "train"):
+        small = ["--device", "cpu", "--model", "resnext11_1x2d", "--image-size", "16", "--batch-size", "16"]
+        base = [*small, "--workers", "0", "--data", str(tmp_path), "--logdir", str(logdir)]
+        done = run_here(ROOT / "labs" / "memory" / "train.py", *base, *words)
+        done.folder = logdir
+        return done
+
+    return started
+
+
+def test_a_training_writes_its_epochs_and_one_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path):
+    words = ("--epochs", "2", "--workers", "1")
+    whole = run(*words, logdir=tmp_path / "whole")
+    assert whole.returncode == 0 and "DIGITS: no CIFAR-10" in whole.stdout
+    table = epochs_in(whole.folder)
+    assert [row["epoch"] for row in table] == [1, 2]
+    assert set(table[0]) == {"epoch", "loss", "train_accuracy", "test_accuracy", "seconds"}
+    assert all(0 <= row[name] <= 1 for row in table for name in ("train_accuracy", "test_accuracy"))
+    events = EventAccumulator(str(whole.folder)).Reload()
+    assert [point.value for point in events.Scalars("loss")] == pytest.approx([row["loss"] for row in table])
+
+    with killed_in_epoch(2):
+        assert run(*words).returncode == 130
+    assert len(epochs_in(tmp_path / "train")) == 1
+    done = run(*words)
+    assert "goes on after epoch 1" in done.stdout
+    assert_same_training(done.folder, whole.folder)
+
+
+def test_checkpointing_trains_the_same_half_precision_nearly_and_settings_are_not_mixed(run, tmp_path, monkeypatch):
+    words = ([], ["--checkpoint"], ["--precision", "bf16"])
+    folders = [run("--epochs", "1", *more, logdir=tmp_path / str(at)).folder for at, more in enumerate(words)]
+    base, checkpointed, half = map(weights_in, folders)
+    assert equal(base, checkpointed)  # batch norm's running statistics are among them
+    assert not equal(base, half)
+    losses = [epochs_in(folder)[0]["loss"] for folder in folders]
+    assert losses[2] == pytest.approx(losses[0], rel=0.05)
+    for more, why in ((["--lr", "0.1"], "lr 0.01, not 0.1"), (["--checkpoint"], "checkpoint False, not True")):
+        assert_refused(run("--epochs", "2", "--precision", "bf16", *more, logdir=folders[2]), why)
+    monkeypatch.setattr("labs.shared.training.autocast_dtype", lambda device, precision: torch.float16)
+    done = run("--epochs", "2", "--precision", "auto", logdir=folders[2])  # which is another on another GPU
+    assert_refused(done, "precision bf16, not fp16")
+
+
+WRONG = ["--lr 0", "--batch-size 1000", "--model resnet18", "--epochs 0", "--workers -1", "--download"]
+
+
+@pytest.mark.parametrize("words", WRONG)
+def test_what_cannot_be_trained_is_one_line(run, monkeypatch, words):
+    def unreachable(*_, **__):
+        raise OSError("no route to host")
+
+    monkeypatch.setattr("urllib.request.urlopen", unreachable)
+    assert_refused(run("--epochs", "1", *words.split()))
+
+
+def test_digits_are_split_enlarged_and_never_mirrored(few_digits, tmp_path, monkeypatch):
+    train_set, test_set = data.real_data(tmp_path, 16)
+    assert (len(train_set), len(test_set)) == (40, 20)
+    image, label = data.Digits(data.plain(32))[0]
+    assert (image.shape, image.dtype) == ((3, 32, 32), torch.float32)
+    bright = image[0].mean(0).reshape(8, 4).mean(1).argmax()
+    assert bright == label % 8  # its column is still its own
+    assert test_set[0][0].shape == (3, 16, 16)
+    assert "Flip(p=0.0)" in str(train_set.transform) and "Flip(p=0.5)" in str(data.augmented(32))
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
+    with pytest.raises(InputError, match=r"scikit-learn.*pip install -r labs/memory/requirements\.txt"):
+        data.real_data(tmp_path, 16)
+
+
+# The study
+
+
+@pytest.fixture
+def study_options(tmp_path):
+    return lab_options(tmp_path, precision="auto", **SMALL)
+
+
+@pytest.fixture
+def main(few_digits, tmp_path, run_main):
+    """main(*words): the study's program in this process: exit code, stdout and stderr."""
+    words = ["--quick", "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path]
+    return lambda *more: run_main(study, *words, *more)
+
+
+@pytest.mark.long
+def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, monkeypatch, measure_here):
+    measure_here(study)
+    monkeypatch.setattr(programs, "QUICK", SHORT)
+    monkeypatch.setattr(torch, "compile", lambda function: function)  # compiling takes most of a minute
+    monkeypatch.setattr(torch._functorch.config, "activation_memory_budget", 1.0)
+    monkeypatch.setattr(study, "PUBLISHED", "resnext11_1x2d")
+    monkeypatch.setattr(study, "WINDOW_STEPS", {True: 1})
+    monkeypatch.setattr(study, "OPTIMIZER_STEPS", {True: 3})
+    monkeypatch.setattr(study, "EPOCHS", {True: 1})
+    words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
+    assert main(*words).returncode == 0
+    result = read(tmp_path / "labs" / "memory" / "study.json")
+    assert [name for name, rows in result.tables.items() if not rows] == []
+    assert [row["workers"] for row in result.tables["workers"]] == [0, 2]
+    assert {row["variant"] for row in result.tables["curves_by_workers"]} == {"0 workers", "2 workers"}
+    assert [row["program"] for row in result.tables["programs"]] == list(study.PROGRAMS)
+    assert study.claims(result.tables, result.on_gpu) == result.claims
+    assert all(claim.value is not None for claim in result.claims)
+    kinds, checkpointed = (result.tables[f"memory_by_kind_{name}"] for name in (BASELINE, CHECKPOINTED))
+    assert max(row["activations"] for row in checkpointed) < max(row["activations"] for row in kinds)
+    of = {name: [row[name] for row in kinds] for name in kinds[0]}
+    assert of["allocations and releases"] == sorted(of["allocations and releases"])
+    assert len(set(of["parameters"])) == 1
+    peak = of["activations"].index(max(of["activations"]))
+    assert 0 < peak < len(kinds) - 1
+    assert max(of["activations"][0], of["activations"][-1]) < 0.2 * of["activations"][peak]
+    assert of["gradients"][0] == of["gradients"][-1] > min(of["gradients"])  # freed by zero_grad, and made again
+
+
+def test_an_unknown_model_or_a_study_without_its_baseline_is_one_line_and_writes_nothing(main, tmp_path, monkeypatch):
+    def gone(self, what, **settings):
+        raise NotMeasured("the disk is gone")
+
+    monkeypatch.setattr(Measurements, "measure", gone)
+    for words, why in (
+        (["--model", "resnet18"], "unknown model"),
+        ([], "00_baseline was not measured: the disk is gone"),
+    ):
+        assert_refused(main(*words), why)
+    assert not (tmp_path / "labs" / "memory" / "study.json").exists()
+
+
+class Canned:
+    """In place of `Measurements`: the answers of `measure`, by what is measured, and what was asked for, in order."""
+
+    def __init__(self, options, **answers):
+        self.options, self.answers, self.asked = options, answers, []
+
+    def measure(self, what, **settings):
+        self.asked.append(settings)
+        answer = self.answers[what](**settings)
+        if isinstance(answer, str):
+            raise NotMeasured(answer)
+        return answer
+
+
+def test_programs_are_interleaved_compared_by_rounds_and_at_last_in_the_same_memory(study_options):
+    def step(name, precision, batch_size, run):
+        if name == COMPILED:
+            return "no compiler"
+        held, speed = {CHECKPOINTED: (2, 70)}.get(name, (4, 100))
+        measured = {"samples_per_second": [speed + run] * 4, "step_ms": batch_size * 1e3 / speed}
+        return measured | {"peak_bytes": held * batch_size * 10**6, "precision": "float32"}
+
+    lab = Canned(study_options, step=step)
+    one = Study(lab)
+    steps = one.steps(dict.fromkeys(study.PROGRAMS, 4), rounds=3)
+    assert [asked["run"] for asked in lab.asked] == sorted(asked["run"] for asked in lab.asked)
+    assert {asked["precision"] for asked in lab.asked if asked["name"] != HALF} == {"fp32"}
+    rows = {row["program"]: row for row in study.programs(steps, study_options)}
+    assert list(rows) == list(study.PROGRAMS[:-1])
+    assert (rows[BASELINE]["speed"], rows[BASELINE]["batch"], rows[BASELINE]["model"]) == (None, 4, SMALL["model"])
+    assert rows[CHECKPOINTED]["speed"].rounds == 3
+    assert rows[CHECKPOINTED]["speed"].ratio == pytest.approx(0.706, abs=0.01)
+    assert rows[CHECKPOINTED]["of the baseline's"] == 0.5
+    assert (rows[CHECKPOINTED]["published step ms"], rows[CHECKPOINTED]["published GB"]) == (152, 5.11)
+    assert one.notes == ["05_compiled_budget was not measured: no compiler"]
+
+    same = {row["program"]: row for row in one.same_memory(steps)}
+    assert [(row["largest batch"], row["peak MB"]) for row in same.values()] == [(16, 64), (32, 64), (16, 64)]
+    assert same[CHECKPOINTED]["images/s"] == pytest.approx(70)
+    assert same[CHECKPOINTED]["published batch"] == 896
+
+    total = study.overall(list(rows.values()), list(same.values()))
+    assert [row["run"] for row in total] == list(RUNS)
+    assert total[0]["epoch s"] == pytest.approx(0.04 * 12_500)
+    assert total[0]["200 epochs, h"] == pytest.approx(500 * 200 / 3600)
+    assert total[2]["of the base's time"] == pytest.approx(100 / 70)
+    assert [round(row["published, of the base's time"], 2) for row in total] == [1, 0.75, 1.42, 0.91, 1.27]
+    missing = study.overall(list(rows.values())[:1], [])
+    assert [row["batch"] for row in missing] == [4, None, None, None, None]
+
+
+def test_the_optimizers_clock_waits_where_it_says(study_options, monkeypatch):
+    calls = []
+    monkeypatch.setattr(study, "synchronize", lambda device: calls.append("wait"))
+    real = torch.optim.Adam.step
+    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: (calls.append("step"), real(self)))
+    times = study.optimizer_times(study_options, 4, run=1)
+    assert calls[:5] == ["step", "wait", "wait", "step", "wait"]  # after; both
+    assert {len(ms) for ms in times.values()} == {study.OPTIMIZER_STEPS[True]}
+
+
+def test_the_optimizers_times_are_compared_round_by_round(study_options):
+    def optimizer_times(batch_size, run):
+        if batch_size == 4 * study_options.batch_size:
+            return "out of memory"
+        return {"after": [batch_size * 3.0 * run], "both": [batch_size * 1.0 * run]}
+
+    small, large = Study(Canned(replace(study_options, quick=False), optimizer_times=optimizer_times)).optimizer()
+    assert (small["times the smallest"], large["times the smallest"].ratio) == (None, pytest.approx(7))
+    assert (large["times the smallest"].rounds, large["between the clocks"].ratio) == (3, pytest.approx(3))
+    assert (small["published ms"], large["published ms"]) == (28, 560)
+    assert small["waits after, ms"] == study_options.batch_size * 6  # the median round
+
+
+def test_a_seed_counts_only_where_all_variants_were_trained(study_options):
+    def curves(seed, epochs, workers, **changes):
+        if seed == 1 and changes.get("checkpoint"):
+            return "killed by SIGKILL"
+        return {"data": "digits", "epochs": [{"loss": float(seed), "workers": workers}] * epochs}
+
+    one = Study(Canned(replace(study_options, quick=False), curves=curves))
+    trained = one.trained()
+    variants = ["base", "half precision", "checkpointing", "larger batch", "lower learning rate"]
+    assert list(trained) == [*variants, "2 workers", "8 workers"]
+    assert all([epochs[0]["loss"] for epochs in seeds] == [0.0, 2.0] for seeds in trained.values())
+    assert [trained[name][0][0]["workers"] for name in ("base", "2 workers", "8 workers")] == [0, 2, 8]
+    assert one.notes == ["the curves are of training on digits", "curves was not measured: killed by SIGKILL"]
+
+
+def test_pairs_of_one_seed_are_compared_and_accuracies_stay_within_0_and_100():
+    def seeds(accuracies, losses=(1.0, 1.1, 0.9)):
+        return [
+            [{"test_accuracy": accuracy, "train_accuracy": 0.5, "loss": loss}]
+            for accuracy, loss in zip(accuracies, losses, strict=True)
+        ]
+
+    base = seeds([0.80, 0.82, 0.78])
+    curves = {"base": base, "half precision": seeds([0.79, 0.81, 0.77]), "lower learning rate": base}
+    curves |= {"larger batch": seeds([0.9, 0.9, 0.9], [2.0, 2.2, 1.8]), "8 workers": base}
+    rows = {row["variant"]: row for row in study.compared(curves)}
+    assert {name: row["minus"] for name, row in rows.items()} == {
+        "half precision": "base", "larger batch": "lower learning rate", "8 workers": "base",
+    }  # fmt: skip
+    points = rows["half precision"]["test accuracy, points"]
+    assert (points.mean, points.low, points.high) == pytest.approx((-1, -1, -1))
+    assert rows["larger batch"]["loss, times"].ratio == pytest.approx(2)
+    assert study.compared({"base": base[:1]}) == []
+    (row,) = study.curve_rows({"base": seeds([0.99, 0.6, 0.9])})
+    assert row["test accuracy %"].high == 100.0
+    assert row["test accuracy %"].mean == pytest.approx(83.0)

@@ -1,0 +1,294 @@
+"""labs/transformer: train.py and a kill, predict.py, Trainer's script, and the study by known answers."""
+
+import dataclasses
+import json
+import random
+import re
+import sys
+import warnings
+
+import pytest
+import torch
+from support import ROOT, assert_refused
+from support.labs import assert_same_training, equal, killed_in_epoch
+
+from common import program as programs
+from common.timing import Plan
+from walkthrough.compare.study import read
+
+pytest.importorskip("transformers", reason="transformers is not installed: pip install -r tests/requirements.txt")
+
+import transformers
+
+from labs.shared.training import Training, epochs_in
+from labs.transformer import model, predict, study, train, with_trainer
+from labs.transformer.data import Example, tokenizer_for
+from labs.transformer.model import Size
+from walkthrough.results.errors import InputError
+
+LAB = ROOT / "labs" / "transformer"
+WORDS = {"red": "apple cherry rose brick blood".split(), "blue": "sky sea ink jeans whale".split()}
+SHORT = Plan(warmup_steps=0, warmup_seconds=0, windows=2, window_steps=1, window_seconds=0)
+PAGE = (ROOT / "docs" / "labs" / "transformer.md").read_text()
+NAMES = tuple(train.PROGRAMS)
+
+
+@pytest.fixture(autouse=True)
+def no_warnings_of_others():
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")
+        warnings.filterwarnings("ignore", message=".*gradient_checkpointing_enable.*")
+        yield
+
+
+@pytest.fixture
+def data(tmp_path):
+    """A folder with 48 short texts of two classes, 8 words each at most."""
+    folder, draw = tmp_path / "data", random.Random(0)
+    folder.mkdir()
+    for part, count in (("train", 32), ("validation", 8), ("test", 8)):
+        labels = [("red", "blue")[number % 2] for number in range(count)]
+        rows = [f"{' '.join(draw.choices(WORDS[label], k=draw.randint(1, 8)))},{label}" for label in labels]
+        (folder / f"{part}.csv").write_text("\n".join(["text,label", *rows]))
+    return folder
+
+
+@pytest.fixture
+def run(data, tmp_path, monkeypatch, run_here):
+    """run(*words): train.py on the CPU in this process: exit code, stdout, stderr, and the folder that it writes to."""
+    monkeypatch.setitem(model.SIZES, "nano", Size(layers=1, width=16, heads=2, hidden=32, max_tokens=12))
+
+    def started(*words, logdir=tmp_path / "train"):
+        base = ["--device", "cpu", "--model", "nano", "--batch-size", "8", "--workers", "0", "--data", data]
+        done = run_here(LAB / "train.py", *base, "--logdir", logdir, *words)
+        done.folder = logdir
+        return done
+
+    return started
+
+
+def refused(done, *words):
+    """As `assert_refused`, but for the choice of a precision, which is told on stderr too."""
+    lines = done.stderr.splitlines(keepends=True)
+    done.stderr = "".join(line for line in lines if not line.startswith("precision: "))
+    assert_refused(done, *words)
+
+
+def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, run_here):
+    done = run("--epochs", "6", "--lr", "0.03")
+    assert done.returncode == 0
+    table = epochs_in(done.folder)
+    assert [row["epoch"] for row in table] == [1, 2, 3, 4, 5, 6]
+    assert table[-1]["loss"] < 0.5 * table[0]["loss"]
+    assert 0 <= table[0]["padding"] < 0.5
+    result = json.loads((done.folder / "test.json").read_text())
+    assert result["texts"] == 8 and result["accuracy"] >= 0.75
+    assert result["epoch"] == max(table, key=lambda row: row["validation_accuracy"])["epoch"]
+    assert result["seconds"] == pytest.approx(sum(row["seconds"] for row in table))
+    saved = transformers.AutoModelForSequenceClassification.from_pretrained(done.folder / "model")
+    assert equal(saved.state_dict(), torch.load(done.folder / "best.pt", weights_only=True)["model"])
+    told = run_here(LAB / "predict.py", done.folder / "model", "rose cherry", "sea", "--device", "cpu").stdout
+    lines = [line.split("\t") for line in told.splitlines()]
+    assert [(line[0], line[2]) for line in lines] == [("red", "rose cherry"), ("blue", "sea")]
+    assert all(50 < float(line[1].rstrip("%")) <= 100 for line in lines)
+    further = run("--model", done.folder / "model", "--epochs", "1", logdir=done.folder / "further")
+    assert further.returncode == 0 and "as 09_packing" in further.stdout
+    assert epochs_in(further.folder)[0]["loss"] < table[0]["loss"]
+
+
+@pytest.mark.parametrize("words", [(), ("--workers", "1", "--program", "08_uniform_length")])
+def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, words):
+    words = ("--epochs", "2", *words)
+    whole = run(*words, logdir=tmp_path / "whole")
+    with killed_in_epoch(2):
+        assert run(*words).returncode == 130
+    assert len(epochs_in(tmp_path / "train")) == 1
+    done = run(*words)
+    assert "goes on after epoch 1" in done.stdout
+    assert_same_training(done.folder, whole.folder)
+
+
+def test_the_baseline_and_the_last_program_are_trained_as_they_are_and_settings_are_not_mixed(run, data, tmp_path):
+    names = "00_baseline", "09_packing"
+    folders = [run("--epochs", "1", "--program", name, logdir=tmp_path / name).folder for name in names]
+    baseline, last = (epochs_in(folder)[0] for folder in folders)
+    assert baseline["padding"] > 2 * last["padding"]
+    assert baseline["loss"] == pytest.approx(last["loss"], rel=0.2)  # another dropout, the same texts
+    for words, message in (
+        (("--epochs", "2"), "training with epochs 1, not 2"),
+        (("--epochs", "1", "--program", "00_baseline"), "training with program 09_packing, not 00_baseline"),
+    ):
+        refused(run(*words, logdir=folders[1]), message)
+    path = data / "train.csv"
+    path.write_text(path.read_text().replace(",red", ",x").replace(",blue", ",red").replace(",x", ",blue"))
+    refused(run("--epochs", "1", logdir=folders[1]), "is of a training with data")
+
+
+def test_a_batch_that_does_not_fit_is_one_line(run, monkeypatch):
+    def narrow(*_):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+    monkeypatch.setattr(Training, "seconds", narrow)
+    refused(run(), "out of memory on", "try --batch-size 4")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--data /nowhere", "/nowhere"),
+        ("--lr 0", "--lr"),
+        ("--batch-size 64", "--batch-size 64 is larger than the training data (32 texts)"),
+        ("--program 12_none", "--program"),
+        ("--image-size 32", "--image-size"),
+        ("--model distilbert-base-nonsense", "--model distilbert-base-nonsense"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line(run, words, message, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    refused(run(*words.split()), message)
+
+
+def test_a_model_without_a_trained_head_does_not_predict(tmp_path):
+    config = transformers.DistilBertConfig(vocab_size=60, dim=16, n_layers=1, n_heads=2, hidden_dim=32)
+    transformers.DistilBertModel(config).save_pretrained(tmp_path)
+    tokenizer_for("tiny", (Example("a text", 0),)).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match="has no trained head"):
+        predict.predicted(str(tmp_path), ["a"])
+
+
+def test_what_trainers_script_cannot_use_is_one_line(data, tmp_path, monkeypatch, run_here):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for words, message in (
+        ((), "required: MODEL, FOLDER, OUTPUT"),
+        (("tiny", tmp_path, "out"), "cannot read"),
+        (("nonsense/nonsense", data, "out"), "nonsense/nonsense"),
+    ):
+        assert_refused(run_here(LAB / "with_trainer.py", *words), message)
+
+
+def test_trainers_script_trains_and_saves_a_model_that_predicts(data, tmp_path, monkeypatch):
+    pytest.importorskip("accelerate")
+    monkeypatch.setitem(model.SIZES, "nano", Size(layers=1, width=16, heads=2, hidden=32, max_tokens=12))
+    on_cpu = {"fp16": False, "use_cpu": True, "dataloader_num_workers": 0, "dataloader_persistent_workers": False}
+    quiet = {"report_to": "none", "disable_tqdm": True, "learning_rate": 0.03}
+    quiet |= {"gradient_accumulation_steps": 1, "num_train_epochs": 6}
+    tested = with_trainer.trained("nano", data, tmp_path / "out", **on_cpu, **quiet)
+    assert tested["eval_accuracy"] >= 0.75
+    assert [label for label, _ in predict.predicted(str(tmp_path / "out"), ["rose cherry", "sea"])] == ["red", "blue"]
+
+
+# The study
+
+
+@pytest.fixture
+def main(tmp_path, monkeypatch, run_main, measure_here):
+    """main(*words): the study's program in this process, measurements included: exit code and stderr."""
+    for part, count in (("train", 80), ("validation", 20), ("test", 20)):  # texts of 1 to 20 words
+        rows = [f"{' '.join(['ab'[number % 2]] * (1 + number * 7 % 20))},{number % 2}" for number in range(count)]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["text,label", *rows]))
+    for name in ("nano", "base", "tiny"):  # "base" is as small, so that predicting takes no time
+        monkeypatch.setitem(model.SIZES, name, Size(layers=1, width=16, heads=2, hidden=32, max_tokens=24))
+
+    measure_here(study)
+    base = ["--quick", "--device", "cpu", "--model", "nano", "--logdir", tmp_path, "--data", tmp_path]
+    return lambda *words: run_main(study, *base, "--batch-size", 16, *words)
+
+
+@pytest.mark.long
+def test_a_small_study_fills_every_table_and_decides_claims(main, tmp_path, monkeypatch):
+    monkeypatch.setattr(programs, "LOADED", {True: SHORT})
+    monkeypatch.setattr(torch, "compile", lambda function: function)  # compiling takes most of a minute
+    monkeypatch.setattr(study, "ROUNDS", {True: 1})
+    shown = [NAMES[number] for number in (0, 4, 6, 8)]
+    monkeypatch.setattr(study, "PROGRAMS", {name: train.PROGRAMS[name] for name in shown})
+    monkeypatch.setattr(train, "words_for", lambda options: [*programs.words_of(options), "--quick"])  # no workers
+    monkeypatch.setattr(study, "TRAINED", {True: (*study.TRAINED[True], study.UNIFORM)})
+    done = main()
+    assert done.returncode == 0, done.stderr
+    result = read(tmp_path / "labs" / "transformer" / "study.json")
+    assert [name for name, rows in result.tables.items() if not rows] == []
+    rows = {row["program"]: row for row in result.tables["programs"]}
+    assert list(rows) == shown
+    assert not [note for note in result.notes if "was not" in note]
+    baseline, parts, fused, uniform = rows.values()
+    mean = sum(1 + 1 + number * 7 % 20 for number in range(80)) / 80  # the first token, and a token per word
+    assert baseline["padding %"] == pytest.approx(100 * (1 - mean / 24))
+    assert uniform["padding %"] < baseline["padding %"] / 2
+    assert fused["peak GB predicted for a T4"] < parts["peak GB predicted for a T4"]
+    assert fused["peak MB here"] < parts["peak MB here"]
+    assert uniform["tokens/s"] > 0 and uniform["times the one before"]
+    minutes = result.tables["minutes"]
+    assert [row["minutes"] for row in minutes[:2]] == [35, 10] and minutes[3]["times as fast"]["rounds"] == 2
+    assert [row["texts"] for row in minutes] == [150_000] * 2 + [80] * 2
+    quality = {row["trained with"]: row for row in result.tables["quality"]}
+    assert quality[study.UNIFORM]["points more than random batches"]["count"] == 2
+    decided = {claim.id for claim in result.claims if claim.needs != "its measurement"}
+    assert {"padding", "sorted", "whole", "uniform-accuracy"} <= decided
+
+
+def test_a_study_that_cannot_be_made_is_one_line(main, monkeypatch):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    for option, value in (("--model", "no-such-model"), ("--image-size", "32"), ("--data", "/nowhere")):
+        assert_refused(main(option, value), option)
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert_refused(main(), "pip install -r labs/transformer/requirements.txt")
+
+
+# Tables by known answers
+
+
+def rounds_of(count=4, **speeds):
+    """Rounds in which every program has 100 tokens/s but for those given, by number, which are jittered."""
+    speed = {name: speeds.get(f"p{name[:2]}", 100.0) for name in NAMES}
+    return {
+        number: {
+            name: {"failed": "no compiler"} if value is None else [value * (1 + 0.01 * (-1) ** number * (value != 100))]
+            for name, value in speed.items()
+        }
+        for number in range(count)
+    }
+
+
+def test_a_program_is_compared_with_the_one_before_in_speed_and_memory_and_what_failed_is_a_gap():
+    peaks = {NAMES[0]: 8e9, NAMES[1]: 6e9, NAMES[2]: {"failed": "no values"}, NAMES[3]: 12e9}
+    loads = {NAMES[0]: {"padding": 0.8, "peak_bytes": 1e6}}
+    rows = study.program_rows(rounds_of(p08=300.0, p09=450.0, p10=None), loads, peaks)
+    assert [row["program"] for row in rows] == list(NAMES[:-1])
+    assert rows[8]["times the one before"].ratio == pytest.approx(3, rel=0.02)
+    assert rows[9]["times the one before"].ratio == pytest.approx(1.5, rel=0.02)
+    assert rows[9]["times the baseline"].ratio == pytest.approx(4.5, rel=0.02)
+    assert [row["memory, times the one before"] for row in rows[:4]] == [None, 0.75, None, None]  # not of 01
+    assert rows[0]["padding %"] == 80 and rows[0]["peak MB here"] == 1 and rows[1]["peak MB here"] is None
+
+
+def runs(*accuracies, seconds=60.0):
+    return {
+        number: {"accuracy": share, "loss": 1.0, "seconds": seconds, "trained_on": 1000}
+        for number, share in enumerate(accuracies)
+    }
+
+
+def test_accuracies_and_minutes_of_whole_trainings_are_compared_by_pairs_next_to_the_published():
+    rows = study.quality_rows({study.RANDOM: runs(0.5, 0.5, 0.5), study.UNIFORM: runs(0.51, 0.49, 0.53)})
+    assert [row["test accuracy %"].mean for row in rows] == pytest.approx([50, 51])
+    assert rows[1]["points more than random batches"].mean == pytest.approx(1)
+    before, after = runs(0.5, 0.5, seconds=600.0), runs(0.5, 0.5, seconds=120.0)
+    rows = study.minutes_rows({study.RANDOM: before, study.ALL: after})
+    assert [row["times as fast"] for row in rows[:3]] == [None, 3.5, None]
+    assert rows[3]["times as fast"].ratio == pytest.approx(5) and rows[3]["times as fast"].rounds == 2
+    assert rows[2]["minutes"].mean == 10 and rows[2]["texts"] == 1000
+
+
+# The page
+
+
+def test_every_argument_of_trainer_that_the_page_names_exists():
+    section = PAGE.partition("## With Hugging Face's Trainer")[2].partition("\n## ")[0]
+    table = [line for line in section.splitlines() if line.startswith("|")][2:]
+    names = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
+    names |= {"padding", "data_collator", "attn_implementation"}  # of a tokenizer, of Trainer, of from_pretrained
+    names |= {"from_pretrained", "group_by_length", "train_sampling_strategy", "activation_checkpointing"}  # by version
+    told = [name for line in table for name in re.findall(r"`(\w+)(?:=[^`]*)?`", line) if not name[0].isupper()]
+    assert len(told) >= 15 and set(told) <= names
+    collators = {name for line in table for name in re.findall(r"DataCollator\w+", line)}
+    assert collators and all(hasattr(transformers, name) for name in collators)

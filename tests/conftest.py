@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 from filelock import FileLock
+from hypothesis import HealthCheck, settings
 from support import ROOT, SmallNet, exit_code_of, run_program
 
 from common import model
@@ -19,6 +20,8 @@ from studies import one_batch
 from walkthrough.cli import main
 
 pytest_plugins = ["support.browser"]
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
+settings.load_profile("any machine")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

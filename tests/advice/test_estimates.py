@@ -163,7 +163,7 @@ def test_tf32_and_float32_on_amd_are_named_as_what_they_are():
     assert fp32.why.startswith("100 us of matrix work in float32 per step")
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(
     kernels=st.lists(
         st.tuples(st.sampled_from([SGEMM, TF32, ADD, ADD_FP32]), st.floats(2, 300)), min_size=2, max_size=12

@@ -93,7 +93,7 @@ def test_no_gain_is_more_than_is_there(source):
     assert violations(analyzed(source) if isinstance(source, TraceBuilder) else analyze(source)) == []
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(rows=step_of(WORK))
 def test_nor_is_it_in_any_program(rows):
     machine = Machine()

@@ -120,24 +120,25 @@ def step_of(instructions):
     return rows.filter(lambda rows: sum(name == "kernel" for name, _ in rows) > 1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=step_of(WORK + STREAMS), loader=st.floats(0, 1), kernels=st.floats(0, 1), every=st.integers(1, 5))
 def test_no_removed_cost_gains_more_than_its_own_time_and_nothing_removed_gains_nothing(rows, loader, kernels, every):
     again = run(program(rows))
     trace, before = again.trace, again.same_us.sum()
-    if ("event", 0.0) not in rows:  # of which a replay does not know all
-        assert before == pytest.approx(again.steps.duration.sum(), rel=0.02, abs=40)
     gone = np.arange(len(trace.kernels)) % every == 0
-    waits = trace.runtime.where(trace.calls.waits)
-    for change, own_us in (
+    removed = [
         (Change(kernels=np.where(gone, kernels, 1.0)), (1 - kernels) * trace.kernels.duration[gone].sum()),
         (Change(cpu=[(loading(trace), loader)]), (1 - loader) * loading(trace).total),
-        (Change(returns=trace.calls.waits), waits.duration.sum()),
-    ):
+    ]
+    if ("event", 0.0) not in rows:  # of which a replay does not know all, so that its waits may be longer
+        assert before == pytest.approx(again.steps.duration.sum(), rel=0.02, abs=40)
+        waits = trace.runtime.where(trace.calls.waits)
+        removed.append((Change(returns=trace.calls.waits), waits.duration.sum()))
+    for change, own_us in removed:
         assert before - own_us - 1 <= again.step_us(change).sum() <= before + 1
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=step_of(WORK), loader=st.sampled_from([0.0, 0.25, 2.0]), kernels=st.sampled_from([0.1, 0.5, 1.0, 2.0]))
 def test_a_replay_with_a_change_is_what_would_have_happened(rows, loader, kernels):
     before = program(rows)
@@ -151,7 +152,7 @@ def without_syncs(rows):
     return [[row for row in step if row[0] != "sync"] for step in rows]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rows=step_of(WORK))
 def test_no_bound_on_removing_waits_is_below_what_removing_them_gains(rows):
     """Whatever the CPU does after a wait, also loading: it would have done it while the GPU worked."""

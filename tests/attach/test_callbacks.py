@@ -1,7 +1,5 @@
 """The callbacks, in the real frameworks where they are installed."""
 
-import warnings
-
 import pytest
 import torch
 from torch import nn
@@ -12,13 +10,7 @@ from walkthrough.results.errors import InputError
 from walkthrough.results.folder import traces_in
 from walkthrough.trace.analysis import analyze
 
-
-@pytest.fixture(autouse=True)
-def framework_warnings():
-    """Frameworks warn about few workers, no logger and the like."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+pytestmark = pytest.mark.filterwarnings("ignore")  # frameworks warn about few workers, no logger and the like
 
 
 def steps_of(folder):

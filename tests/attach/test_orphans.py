@@ -2,13 +2,11 @@
 
 import os
 import socket
-import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-from support import ROOT, run_program
+from support import ROOT, run_program, start_program, wait_for
 
 from walkthrough.attach.launch import reports_folder
 from walkthrough.results.folder import traces_in
@@ -17,73 +15,35 @@ sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
 
 from walkthrough_hook.tasks import Report
 
-PROGRAMS = Path(__file__).parent / "programs"
-TRAIN = """
-import pathlib, sys, time
-steps = int(sys.argv[1])
-def wait():
-    pathlib.Path("begun").touch()
-    while not pathlib.Path("go").exists():
-        time.sleep(0.05)
-if not steps:
-    wait()
-sys.path.insert(0, {programs!r})
-import parts, torch
-network, batches = parts.model(), parts.batches()
-optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
-for number in range(1, 61):
-    parts.loss(network, *next(batches)).backward()
-    optimizer.step()
-    if number == steps:
-        wait()
-pathlib.Path("trained").touch()
-sys.exit(7)
-"""
-
-
-def wait_for(path):
-    end = time.monotonic() + 240
-    while not (path.exists() and (path.name != "code" or path.read_text())):
-        assert time.monotonic() < end, path
-        time.sleep(0.05)
+WAITS = Path(__file__).parent / "programs" / "waits.py"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("end", "state"),
-    [
-        ("trace", "not started"),
-        ("trace", "attached"),
-        ("trace", "measured"),
-        ("time", "measured"),
-        ("SIGKILL", "attached"),
-    ],
+    ("command", "steps"),  # of the training when the command ends, None: it has not even started
+    [("trace", None), ("trace", 0), ("trace", 7), ("time", 7), ("killed", 0)],  # 7: after 4 of warm-up it is measured
 )
-def test_a_training_goes_on_to_its_end_once_the_command_is_gone(tmp_path, end, state):
-    """Of the command that started it; whatever `state` the training is in then."""
-    (tmp_path / "train.py").write_text(TRAIN.format(programs=str(PROGRAMS)), encoding="utf-8")
-    steps = 7 if state == "measured" else 0  # 4 of warm-up, 1 of the profiler
-    first = "touch begun; until test -e go; do sleep 0.05; done;" if state == "not started" else ""
-    line = f"{first} '{sys.executable}' train.py {steps}; echo $? > code"
-    background = f"( {line} ) </dev/null >/dev/null 2>&1 & until test -e begun; do sleep 0.05; done"
-    options = ["-m", "walkthrough", "time" if end == "time" else "trace", "--warmup", "4", "--steps", "10"]
-    if end == "SIGKILL":
-        command = [sys.executable, *options, "--out", "out", "--", "sh", "-c", line]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
-        process = subprocess.Popen(command, cwd=tmp_path, env=environment, stdin=subprocess.DEVNULL)
+def test_a_training_goes_on_to_its_end_once_the_command_is_gone(tmp_path, command, steps):
+    first = "echo yes > begun; until test -e go; do sleep 0.05; done;" if steps is None else ""
+    line = f"{first} '{sys.executable}' '{WAITS}' {steps or 0}; echo $? > code"
+    background = f"( {line} ) </dev/null >/dev/null 2>&1 & until test -s begun; do sleep 0.05; done"
+    options = ["-m", "walkthrough", "time" if command == "time" else "trace", "--warmup", "4", "--steps", "10"]
+    options += [] if command == "time" else ["--out", "out"]
+    if command == "killed":
+        words = (sys.executable, *options, "--", "sh", "-c", line)
+        process = start_program(*words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
         wait_for(tmp_path / "begun")
         process.kill()
-        process.wait()
     else:
-        more = ["--versus", "true"] if end == "time" else ["--out", "out"]
-        words = ["--", "sh", "-c", background]
-        words = [*words, *more] if end == "time" else [*more, *words]
-        assert run_program(*options, *words, cwd=tmp_path, PYTHONPATH=ROOT).returncode == 2
+        versus = ["--versus", "true"] if command == "time" else []
+        words = (*options, "--", "sh", "-c", background, *versus)
+        assert run_program(*words, cwd=tmp_path, PYTHONPATH=ROOT).returncode == 2
     (tmp_path / "go").touch()
-    wait_for(tmp_path / "code")
-    assert (tmp_path / "code").read_text() == "7\n"
+    assert wait_for(tmp_path / "code") == "7\n"
+    if command == "killed":
+        process.communicate()
     assert (tmp_path / "trained").exists()
-    assert not (tmp_path / "out").exists() or (end == "SIGKILL" and traces_in(tmp_path / "out") == [])
+    assert not (tmp_path / "out").exists() or (command == "killed" and traces_in(tmp_path / "out") == [])
 
 
 def settings(folder):

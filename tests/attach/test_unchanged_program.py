@@ -23,8 +23,9 @@ sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
 from walkthrough_hook import Attached, _attach_to_loaders
 
 PROGRAMS = Path(__file__).parent / "programs"
-KINDS = "plain accumulate gan scaler closure functional compiled in_thread raises recreated".split()
-KINDS += ["in_backward", "warns", "vanishes", "swallows"]
+TRAININGS = PROGRAMS / "trainings.py"
+KINDS = "plain accumulate gan scaler closure functional compiled in_thread raises recreated in_backward warns".split()
+KINDS += "swallows odd_classes epochs_in_threads forks_meanwhile vanishes".split()
 
 
 def walkthrough(*words, cwd=None, **environment):
@@ -55,12 +56,6 @@ def test_the_environment_is_the_same_but_for_pythonpath(tmp_path):
         assert len(paths) == 1 and paths.pop().endswith(f"{os.pathsep}{ROOT}")
 
 
-def test_nothing_of_the_command_can_be_imported_by_the_program(tmp_path):
-    code = "import sys; print([path for path in sys.path if 'attach' in path or '.walkthrough-' in path])"
-    finished = walkthrough("trace", "--", sys.executable, "-c", code, cwd=tmp_path)
-    assert finished.stdout == "[]\n"
-
-
 def test_a_process_that_cannot_be_attached_to_runs_and_only_the_command_says_why(tmp_path, monkeypatch):
     shutil.copytree(launch.SITE, tmp_path / "site")
     (tmp_path / "site" / "walkthrough_hook" / "tasks.py").write_text("1 / 0", encoding="utf-8")
@@ -88,81 +83,77 @@ def test_each_iteration_of_a_loader_is_seen_once_and_each_batch(monkeypatch, wor
     assert seen == [("began", loader), (id(loader), [1, 2]), (id(loader), [3])] * 2
 
 
-@pytest.mark.parametrize("command", ["trace", "time"])
-def test_a_folder_that_pythonpath_cannot_name_is_refused(tmp_path, command):
+@pytest.mark.parametrize("words", [["trace", "--", "true"], ["time", "--", "true", "--versus", "true"]])
+def test_a_folder_that_pythonpath_cannot_name_is_refused(tmp_path, words):
     (folder := tmp_path / "a:b").mkdir()
-    words = {"trace": ["--", "true"], "time": ["--", "true", "--versus", "true"]}[command]
-    assert_refused(walkthrough(command, *words, cwd=folder, TMPDIR=folder), str(folder), "PYTHONPATH", "another folder")
+    assert_refused(walkthrough(*words, cwd=folder, TMPDIR=folder), str(folder), "PYTHONPATH", "another folder")
     assert list(folder.iterdir()) == []
 
 
-def both(tmp_path, *words, **environment):
+def both(tmp_path, *words):
     """(output, errors, exit code) of a command outside of `trace` and inside."""
     results = []
-    for name, before in {
-        "outside": [],
-        "inside": ["trace", "--warmup", 4, "--go-on", "--out", tmp_path / "out", "--"],
-    }.items():
+    trace = [sys.executable, "-m", "walkthrough", "trace", "--warmup", 4, "--go-on", "--out", tmp_path / "out", "--"]
+    variables = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    for name, before in {"outside": [], "inside": trace}.items():
         (folder := tmp_path / name).mkdir()
         script = 'out=$0; "$@" >$out/output 2>$out/errors; code=$?; echo $code >$out/code; exit $code'
-        command = ["sh", "-c", script, folder, sys.executable, *words]
-        if before:
-            finished = walkthrough(*before, *command, **environment)
-            assert "traced" in finished.stderr.splitlines()[-1], finished.stderr
-        else:
-            variables = os.environ | {"PYTHONPATH": str(ROOT)} | environment
-            subprocess.run(list(map(str, command)), env=variables, check=False)
-        results.append([(folder / file).read_text(encoding="utf-8") for file in ("output", "errors", "code")])
+        command = [*before, "sh", "-c", script, folder, sys.executable, *words]
+        subprocess.run(list(map(str, command)), env=variables, check=False)
+        output, errors, code = ((folder / file).read_text(encoding="utf-8") for file in ("output", "errors", "code"))
+        errors = re.sub(r"ERROR: External init callback must run in same thread.*\n", "", errors)  # Kineto, in threads
+        results.append([re.sub(r"^(\w+) \d+ ", r"\1 ", output, flags=re.MULTILINE), errors, code])
     return results
 
 
 @pytest.mark.long
 def test_programs_of_every_kind_print_and_end_as_without_trace(tmp_path):
-    outside, inside = both(tmp_path, PROGRAMS / "printed.py", *KINDS)
-    inside[1] = re.sub(r"ERROR: External init callback must run in same thread.*\n", "", inside[1])  # Kineto, in_thread
+    outside, inside = both(tmp_path, TRAININGS, *KINDS)
     assert inside == outside
     ended = dict(line.split() for line in outside[0].splitlines() if " " in line)
-    assert list(ended) == KINDS
+    assert ended == dict.fromkeys(KINDS, "0") | {"raises": "1", "vanishes": "5"}
     assert outside[1].count("Length of IterableDataset a stream was reported to be 6") == 2
     assert "2 worker processes in total" in outside[1]
+    assert len(traces_in(tmp_path / "out")) == len(KINDS) - 1  # all but what vanishes
 
 
 @pytest.mark.long
-def test_ranks_of_torchrun_print_and_end_as_without_trace(tmp_path):
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2]
-    outside, inside = both(tmp_path, *torchrun, PROGRAMS / "ddp.py", OMP_NUM_THREADS="1")
+def test_a_training_in_a_daemon_thread_is_traced_and_ends_as_without_trace(tmp_path):
+    outside, inside = both(tmp_path, TRAININGS, "daemon")
+    assert inside == outside
+    assert len(traces_in(tmp_path / "out")) == 1
+
+
+@pytest.mark.long
+def test_ranks_of_torchrun_are_traced_and_print_and_end_as_without_trace(tmp_path):
+    outside, inside = both(
+        tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, TRAININGS, "ddp"
+    )
     assert [sorted(text.splitlines()) for text in inside] == [sorted(text.splitlines()) for text in outside]
+    finished = run_program("-m", "walkthrough", "explain", tmp_path / "out", "--json")
+    assert [rank["rank"] for rank in json.loads(finished.stdout)["ranks"]] == [0, 1]
 
 
 @pytest.mark.thorough
 def test_workers_of_every_start_method_print_and_end_as_without_trace(tmp_path):
-    outside, inside = both(tmp_path, PROGRAMS / "printed.py", "workers")
+    outside, inside = both(tmp_path, TRAININGS, "workers")
     assert inside == outside
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("program", "warmup", "code", "words"),
+    ("name", "warmup", "code", "words"),
     [
         ("in_thread", 3, 0, "the program was ended after them, the command's exit code is 0"),
         ("swallows", 3, 0, "; the program ran to its end, the command's exit code is 0"),
         ("raises", 4, 1, "; the program failed, the command's exit code is 1"),
     ],
 )
-def test_the_last_line_says_how_the_program_ended(tmp_path, program, warmup, code, words):
-    finished = walkthrough("trace", "--warmup", warmup, "--", PROGRAMS / f"{program}.py", cwd=tmp_path)
+def test_the_last_line_says_how_the_program_ended(tmp_path, name, warmup, code, words):
+    finished = walkthrough("trace", "--warmup", warmup, "--", TRAININGS, name, cwd=tmp_path)
     assert finished.returncode == code
     assert words in finished.stderr.splitlines()[-1]
-    assert "KeyboardInterrupt" not in finished.stderr and ("Traceback" in finished.stderr) == (program == "raises")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("program", ["odd_classes", "epochs_in_threads", "daemon", "forks_meanwhile"])
-def test_a_program_of_an_odd_kind_is_traced_and_ends_as_without_trace(tmp_path, program):
-    outside, inside = both(tmp_path, PROGRAMS / f"{program}.py", OMP_NUM_THREADS="1")
-    inside[1] = re.sub(r"ERROR: External init callback must run in same thread.*\n", "", inside[1])  # Kineto
-    assert inside == outside
-    assert len(traces_in(tmp_path / "out")) == 1
+    assert "KeyboardInterrupt" not in finished.stderr and ("Traceback" in finished.stderr) == (name == "raises")
 
 
 def test_no_profiler_goes_on_recording_where_something_of_ours_fails(tmp_path):

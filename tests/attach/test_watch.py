@@ -1,16 +1,13 @@
-"""Which optimizers' steps end a training step, and what counts as usual: by hand-made orders, without torch."""
+"""Which steps end a training step, what is usual, how long it all takes: by hand-made orders and clocks, no torch."""
 
-import sys
+import io
 import threading
 from itertools import pairwise
 
 import pytest
-from support import ROOT
-
-sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
-
+from walkthrough_hook import tasks
 from walkthrough_hook import watch as watch_module
-from walkthrough_hook.watch import EVALUATION, NEW_EPOCH, Watch, batch_size
+from walkthrough_hook.watch import EVALUATION, NEW_EPOCH, TICK, CpuTimes, Watch, batch_size
 
 
 class Quiet:
@@ -49,7 +46,9 @@ class Parameter:
 
 
 class Optimizer:
-    """Those of one letter have the same shapes."""
+    """Those of one letter have the same shapes. No hash, as in a constructor of the program's own."""
+
+    __hash__ = None
 
     def __init__(self, letter):
         self.param_groups = [{"params": [Parameter(ord(letter.lower()), 2)]}]
@@ -88,25 +87,27 @@ def test_a_step_is_one_round_of_all_optimizers_that_go_on(order, leads, period):
     watch, quiet = run(order)
     assert letter(watch) == leads
     assert watch.warm
-    last = quiet.ends[-5:]
-    assert [b - a for a, b in pairwise(last)] == [period] * 4
+    assert [b - a for a, b in pairwise(quiet.ends[-5:])] == [period] * 4
 
 
-def test_an_optimizer_that_is_there_is_waited_for():
-    for constructed, leads in ((False, "a"), (True, "b")):
-        watch, quiet = run("aaaaaaab" * 8, constructed=constructed)
-        assert letter(watch) == leads
+@pytest.mark.parametrize(("constructed", "leads"), [(False, "a"), (True, "b")])
+def test_an_optimizer_that_is_there_is_waited_for(constructed, leads):
+    watch, quiet = run("aaaaaaab" * 8, constructed=constructed)
+    assert letter(watch) == leads
     assert quiet.steps > 0
 
 
-class WithoutHash(Optimizer):
-    __hash__ = None
+def test_a_leader_that_falls_silent_is_replaced():
+    watch, quiet = run("a" * 6 + "b" * 20, constructed=False)
+    assert letter(watch) == "b"
+    assert quiet.restarted == 1
+    assert quiet.steps >= 10
 
 
 def test_an_optimizer_is_known_by_identity_as_long_as_it_is_there():
     watch, quiet = watching(2)
     for _ in range(20):
-        watch.constructed(optimizer := WithoutHash("a"))
+        watch.constructed(optimizer := Optimizer("a"))
         for _ in range(3):
             watch.stepped(optimizer)
     assert len(quiet.ends) == 60
@@ -127,60 +128,38 @@ def test_optimizers_of_two_threads_do_not_follow_in_turn():
     assert [marker.count for marker in watch.markers] == [5, 1]
 
 
-def test_a_leader_that_falls_silent_is_replaced():
-    watch, quiet = run("a" * 6 + "b" * 20, constructed=False)
-    assert letter(watch) == "b"
-    assert quiet.restarted == 1
-    assert quiet.steps >= 10
-
-
-def made_anew(letters, steps, warmup=5):
-    """Trainings of some steps one after the other, each with an optimizer of its own; all are kept."""
-    quiet, kept = Quiet(), []
-    watch = Watch(warmup, quiet, quiet)
-    for name in letters:
-        kept.append(Optimizer(name))
-        watch.constructed(kept[-1])
-        for _ in range(steps):
-            watch.stepped(kept[-1])
+def made_anew(groups, rounds, warmup=5):
+    """Trainings of some rounds one after the other, each of new optimizers that step in turn; all are kept."""
+    (watch, quiet), kept = watching(warmup), []
+    for letters in groups:
+        optimizers = [Optimizer(name) for name in letters]
+        kept += optimizers
+        for optimizer in optimizers:
+            watch.constructed(optimizer)
+        for optimizer in optimizers * rounds:
+            watch.stepped(optimizer)
     return watch, quiet
 
 
-def test_optimizers_made_anew_for_the_same_shapes_continue_one_another():
-    watch, quiet = made_anew("a" * 30, 4)
-    assert (watch.total, quiet.steps, quiet.restarted) == (120, 116, 0)
-    assert len(watch.markers) == 1
-    assert made_anew("a" * 30, 1)[0].total == 30
+@pytest.mark.parametrize(
+    ("groups", "rounds", "total", "restarted"),
+    [("a" * 30, 4, 120, 0), ("a" * 30, 1, 30, 0), ("abcdefgh", 4, 32, 7), (["aA"] * 10, 3, 30, 0)],
+)
+def test_optimizers_made_anew_for_the_same_shapes_continue_and_trainings_of_others_count_too(
+    groups, rounds, total, restarted
+):
+    watch, quiet = made_anew(groups, rounds)
+    assert (watch.total, watch.warm, quiet.restarted) == (total, True, restarted)
+    assert len(watch.markers) == len(groups[0]) if not restarted else letter(watch) == "h"
 
 
-def test_trainings_of_different_shapes_are_all_steps_of_the_warm_up():
-    watch, quiet = made_anew("abcdefgh", 4)
-    assert watch.total == 32
-    assert watch.warm
-    assert quiet.restarted == 7
-
-
-def test_the_first_steps_of_another_training_are_not_timed():
-    watch, _ = made_anew("ab", 10, warmup=3)
-    known = [step.ms is not None for step in watch.steps]
-    assert known == [False] + [True] * 9 + [False] * 2 + [True] * 8
-    watch, _ = made_anew("aa", 10, warmup=3)
-    assert all(step.ms is not None for step in watch.steps[1:])
-
-
-def test_a_pair_that_is_made_anew_stays_a_pair():
-    quiet, kept = Quiet(), []
-    watch = Watch(3, quiet, quiet)
-    for _ in range(10):
-        pair = [Optimizer("a"), Optimizer("a")]
-        kept += pair
-        for optimizer in pair:
-            watch.constructed(optimizer)
-        for _ in range(3):
-            for optimizer in pair:
-                watch.stepped(optimizer)
-    assert len(watch.markers) == 2
-    assert quiet.ends[-4:] == [54, 56, 58, 60]
+@pytest.mark.parametrize(
+    ("groups", "known"),
+    [("ab", [False] + [True] * 9 + [False] * 2 + [True] * 8), ("aa", [False] + [True] * 19)],
+)
+def test_the_first_steps_of_another_training_are_not_timed(groups, known):
+    watch, _ = made_anew(groups, 10, warmup=3)
+    assert [step.ms is not None for step in watch.steps] == known
 
 
 def test_one_that_seemed_to_have_ended_counts_again_when_it_steps():
@@ -197,7 +176,12 @@ def test_one_that_seemed_to_have_ended_counts_again_when_it_steps():
 
 
 class Data:
-    """A weak reference to it is possible."""
+    """A weak reference to it is possible; whether two are equal is no truth value, as of tensors."""
+
+    __hash__ = None
+
+    def __eq__(self, other):
+        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
 
 
 class Loader:
@@ -235,8 +219,7 @@ def test_a_loader_without_gradients_evaluates_even_if_its_data_is_trained_on(mon
     assert quiet.unusual[-2] == [NEW_EPOCH]
     assert len(watch.epoch_step_ms) == 1
     assert watch.samples() == 8 * 8
-    assert len(watch.loader_settings()) == 1
-    assert watch.loader_settings()[0]["persistent_workers"] is True
+    assert [settings["persistent_workers"] for settings in watch.loader_settings()] == [True]
 
 
 def test_after_eval_a_loader_evaluates():
@@ -248,53 +231,25 @@ def test_after_eval_a_loader_evaluates():
     assert watch.happened == [EVALUATION]
 
 
-def test_a_loader_that_is_made_anew_in_each_epoch_trains():
+def test_a_loader_that_is_made_anew_in_each_epoch_trains_and_epochs_are_known():
     watch, quiet = watching()
     data = Data()
     for _ in range(3):
         epoch(watch, Loader(8, data), 5)
     assert quiet.unusual[3] == [NEW_EPOCH]
-    assert watch.samples() == 15 * 8
+    assert (watch.samples(), watch.steps_per_epoch(), len(watch.epoch_step_ms)) == (15 * 8, 5, 2)
+    assert min(watch.epoch_step_ms) >= 0
+    epoch(watch, Loader(8, Data()), 1)
+    assert [loader.steps for loader in watch.loaders] == [15, 1]
 
 
 def test_the_loaders_of_trainings_made_anew_train_each():
     watch, _ = watching()
     for _ in range(100):
         epoch(watch, Loader(8, Data()), 4)
-    assert watch.samples() == 400 * 8
-    assert (watch.steps_per_epoch(), len(watch.epoch_step_ms)) == (4, 99)
+    assert (watch.samples(), watch.steps_per_epoch(), len(watch.epoch_step_ms)) == (400 * 8, 4, 99)
     assert [settings["batch_size"] for settings in watch.loader_settings()] == [8]
     assert len(watch.loaders) <= watch_module.LOADERS
-
-
-class WithoutTruth(Data):
-    def __eq__(self, other):
-        raise RuntimeError("Boolean value of Tensor with more than one value is ambiguous")
-
-    __hash__ = None
-
-
-def test_data_is_the_same_by_identity():
-    watch, _ = watching()
-    data = WithoutTruth()
-    for _ in range(3):
-        epoch(watch, Loader(8, data), 5)
-    epoch(watch, Loader(8, WithoutTruth()), 1)
-    assert [loader.steps for loader in watch.loaders] == [15, 1]
-
-
-def test_a_long_warm_up_does_not_look_at_all_its_steps_after_each():
-    class Counting(list):
-        read = 0
-
-        def __iter__(self):
-            Counting.read += 1
-            return super().__iter__()
-
-    watch, _ = watching(1000)
-    watch.steps = Counting()
-    epoch(watch, Loader(8, Data()), 100)
-    assert (len(watch.steps), watch.timed, Counting.read) == (100, 99, 0)
 
 
 def test_what_every_step_does_is_usual():
@@ -313,8 +268,7 @@ def test_the_longest_quiet_stretch_is_between_two_unusual_steps():
             watch.happens(EVALUATION)
         watch.stepped(OPTIMIZER)
         stretches.append(watch.longest_quiet())
-    assert stretches[:5] == [None] * 5
-    assert stretches[5:] == [2] * 7
+    assert stretches == [None] * 5 + [2] * 7
 
 
 def test_backward_passes_mark_only_where_no_optimizer_steps():
@@ -322,35 +276,29 @@ def test_backward_passes_mark_only_where_no_optimizer_steps():
     for _ in range(20):
         watch.backward()
     assert (quiet.ends, watch.lead.kind) == (list(range(1, 21)), None)
-    both = Watch(2, quiet := Quiet(), quiet)
-    both.constructed(OPTIMIZER)
+    watch, quiet = watching(2)
+    watch.constructed(OPTIMIZER)
     for _ in range(20):
         for _ in range(5):
-            both.backward()
-        both.stepped(OPTIMIZER)
-    assert both.lead.kind
-    assert len(both.markers) == 1
-    assert len(both.steps) == 20
-    assert quiet.steps == 19
+            watch.backward()
+        watch.stepped(OPTIMIZER)
+    assert (bool(watch.lead.kind), len(watch.markers), len(watch.steps), quiet.steps) == (True, 1, 20, 19)
 
 
-def test_backward_passes_inside_an_optimizers_step_do_not_mark():
+def test_backward_passes_inside_an_optimizers_step_mark_only_where_that_does_not_end():
     watch, _ = watching(2)
     for _ in range(4):
         for _ in range(20):
             watch.backward(in_step=True)
         watch.stepped(OPTIMIZER)
     assert (watch.total, watch.backwards) == (4, 80)
-
-
-def test_backward_passes_inside_an_optimizers_step_mark_where_that_does_not_end():
     watch, _ = watching(2)
     for _ in range(50):
         watch.backward(in_step=True)
     assert (watch.total, watch.lead.kind) == (20, None)
     watch.stepped(OPTIMIZER)
     watch.stepped(OPTIMIZER)
-    assert (watch.total, watch.lead.name) == (2, type(OPTIMIZER).__name__)
+    assert (watch.total, watch.lead.name) == (2, "Optimizer")
 
 
 @pytest.mark.parametrize(
@@ -369,11 +317,137 @@ def test_a_batchs_size_is_its_first_tensors_length(batch, size):
     assert batch_size(batch) == size
 
 
-def test_the_steps_of_an_epoch_and_what_its_begin_takes_are_known():
-    watch, _ = watching()
-    data = Data()
-    for _ in range(3):
-        epoch(watch, Loader(8, data), 6)
-    assert watch.steps_per_epoch() == 6
-    assert len(watch.epoch_step_ms) == 2
-    assert all(ms >= 0 for ms in watch.epoch_step_ms)
+class Clock:
+    """A report, and in place of `time`."""
+
+    def __init__(self):
+        self.now, self.values = 0.0, {}
+
+    def perf_counter(self):
+        return self.now
+
+    def update(self, **values):
+        self.values.update(values)
+
+    def is_orphan(self):
+        return False
+
+
+@pytest.fixture
+def timed(monkeypatch):
+    """timed(steps, before): the report of that many timed steps of 10 ms; before(watch, number) acts before a step.
+
+    until: the steps after which the program ends by itself.
+    """
+
+    def run(steps, before=lambda watch, number: 0.0, warmup=3, until=1000):
+        clock = Clock()
+        monkeypatch.setattr(tasks, "time", clock)
+        monkeypatch.setattr(watch_module, "time", clock)
+        task = tasks.Timing({"steps": steps, "go_on": True}, clock)
+        watch, loader = Watch(warmup, task, clock), Loader(32, Data())
+        watch.began(loader)
+        for number in range(1, until + 1):
+            if task.done:
+                return clock.values
+            clock.now += before(watch, number) + 0.01
+            watch.batch(watch.entry(loader), Parameter(32, 8))
+            watch.stepped(OPTIMIZER)
+        assert until < 1000, "it does not end"
+        task.end(watch)
+        return clock.values
+
+    return run
+
+
+def assert_windows(values, steps):
+    """These steps are in the windows, of 10 ms and 32 samples each, and no time besides."""
+    assert (values["state"], values["steps"]) == ("done", steps)
+    assert values["seconds"] == pytest.approx([count / 100 for count in steps])
+    assert values["samples"] == [32 * count for count in steps]
+    assert values["happenings"] == {}
+
+
+def test_windows_hold_all_steps_and_no_others(timed):
+    assert_windows(timed(12), [2, 2, 3, 2, 3])
+    assert_windows(timed(19, until=3 + 19), [3, 4, 4, 4, 4])
+
+
+def test_a_window_in_which_the_program_evaluates_is_measured_again_and_no_other_is_longer(timed):
+    def evaluate(watch, number):
+        if number % 7:
+            return 0.0
+        watch.happens(EVALUATION)
+        return 5.0
+
+    assert_windows(timed(20, evaluate), [4] * 5)
+
+
+def test_an_evaluation_in_every_window_is_timed_in_the_end(timed):
+    def evaluate(watch, number):
+        watch.happens(EVALUATION if number > 3 and number % 2 else "")
+        return 0.0
+
+    values = timed(20, evaluate)
+    assert sum(values["steps"]) == 20
+    assert values["happenings"][EVALUATION] > 0
+
+
+def test_the_begin_of_an_epoch_is_part_of_the_time(timed):
+    def begin(watch, number):
+        if number != 10:
+            return 0.0
+        watch.happens(NEW_EPOCH)
+        return 1.0
+
+    values = timed(10, begin)
+    assert sum(values["seconds"]) == pytest.approx(1.1)
+    assert values["happenings"] == {NEW_EPOCH: 1}
+
+
+def test_a_program_that_ends_before_is_timed_in_the_windows_that_are_whole(timed):
+    values = timed(50, until=3 + 27)  # of 10 steps each
+    assert_windows(values, [10, 10])
+    assert values["total"] == 30
+
+
+@pytest.mark.parametrize(("until", "state", "left"), [(3 + 19, "measuring", 19), (2, "stepping", 0)])
+def test_one_window_is_too_few_and_steps_are_counted(timed, until, state, left):
+    values = timed(50, until=until)
+    assert (values["state"], values["steps"], values["left"]) == (state, until, left)
+
+
+@pytest.fixture
+def files(monkeypatch):
+    """What is in /proc, by the end of its path; the clock goes on by 10 s each time."""
+    contents, clock = {}, iter(range(0, 100, 10))
+    monkeypatch.setattr(watch_module, "open", lambda path: io.StringIO(contents[path]), raising=False)
+    monkeypatch.setattr(watch_module.time, "perf_counter", lambda: float(next(clock)))
+    return contents
+
+
+def write(files, computed, waited, own_waited=0.0):
+    """Seconds of worker 7 and of this thread since they began."""
+    files["/proc/7/stat"] = f"7 (a b) c) S {'0 ' * 10}{int(computed * TICK)} 0 0"
+    files["/proc/7/schedstat"] = f"0 {int(waited * 1e9)} 1"
+    files["/proc/thread-self/schedstat"] = f"0 {int(own_waited * 1e9)} 1"
+
+
+@pytest.mark.parametrize(("computed", "waited", "share"), [(1.0, 0.0, 0.1), (1.0, 8.0, 0.9), (9.0, 0.0, 0.9)])
+def test_a_worker_that_waits_for_a_core_has_work(files, computed, waited, share):
+    times = CpuTimes()
+    write(files, 100.0, 50.0)
+    times.begin([7])
+    write(files, 100.0 + computed, 50.0 + waited, own_waited=2.0)
+    times.end()
+    assert (times.shares()["workers_cpu"], times.shares()["cpu_waiting"]) == (share, 0.2)
+
+
+def test_the_waits_of_two_threads_are_no_difference(files):
+    times = CpuTimes()
+    write(files, 0.0, 0.0, own_waited=5.0)
+    times.begin([])
+    thread = threading.Thread(target=times.end)
+    thread.start()
+    thread.join()
+    assert times.shares()["cpu_waiting"] is None

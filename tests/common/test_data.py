@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -51,26 +52,19 @@ def test_reads_cifar10_in_the_real_format(real_format):
     assert torch.equal(images, torch.from_numpy(raw["data"][3].reshape(3, 32, 32)))
 
 
-def test_partial_cifar10_is_refused_and_names_what_is_missing(real_format):
-    (real_format / CIFAR10.base_folder / "data_batch_3").unlink()
-    with pytest.raises(InputError, match=r"partial \(data_batch_3 missing\)"):
-        cifar10(real_format)
-
-
-def test_corrupt_cifar10_is_refused(real_format):
-    (real_format / CIFAR10.base_folder / "data_batch_2").write_bytes(b"not what it was")
-    with pytest.raises(InputError, match="corrupt"):
-        cifar10(real_format)
-    with pytest.raises(InputError, match="corrupt"):
-        check_cifar10(real_format)
-
-
-def test_unreadable_cifar10_is_refused(real_format):
-    path = real_format / CIFAR10.base_folder / "data_batch_2"
-    path.unlink()
-    path.mkdir()  # as root no permission is ever missing, but a folder cannot be read as a file either
-    with pytest.raises(InputError, match=str(real_format)):
-        cifar10(real_format)
+@pytest.mark.parametrize(
+    ("file", "damage", "message"),
+    [
+        ("data_batch_3", Path.unlink, r"partial \(data_batch_3 missing\)"),
+        ("data_batch_2", lambda path: path.write_bytes(b"not what it was"), "corrupt"),
+        ("data_batch_2", lambda path: (path.unlink(), path.mkdir()), "CIFAR-10 in "),  # as root every file can be read
+    ],
+)
+def test_cifar10_that_is_not_whole_is_refused_and_says_what_is_wrong(real_format, file, damage, message):
+    damage(real_format / CIFAR10.base_folder / file)
+    for check in (cifar10, check_cifar10):
+        with pytest.raises(InputError, match=message):
+            check(real_format)
 
 
 def test_a_file_as_data_folder_is_refused(tmp_path):

@@ -81,6 +81,7 @@ sys.path[:0] = [{root!r}, {tests!r}]
 from pathlib import Path
 import common.model, common.session
 import torch
+from common import ranks
 from support import SmallNet
 
 torch.manual_seed(int(os.environ["RANK"]))
@@ -94,6 +95,8 @@ def run_step(file, args, loader, train_step, **more):
         "labels": [batch[1].tolist() for batch in batches],
         "losses": losses,
         "graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"],
+        "summed": ranks.summed([ranks.rank() + 1.0, 2.0]),
+        "first": ranks.from_rank_0(ranks.rank()),
         "weights": [parameter.double().sum().item() for parameter in model.parameters()],
     }}
     Path({folder!r}, "rank" + os.environ["RANK"] + ".json").write_text(json.dumps(facts))
@@ -103,6 +106,8 @@ compiled = torch.compile
 torch.compile = lambda call, mode: compiled(call, backend="eager")  # graphs are made, but no code of them: quick
 sys.argv = [{program!r}, *{words!r}]
 runpy.run_path({program!r}, run_name="__main__")
+threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
+assert not [name for name in threads if "gloo" in name], threads  # they could abort a process that ends
 """
 
 
@@ -118,3 +123,5 @@ def test_the_ranks_train_on_other_images_and_keep_the_same_weights(tmp_path):
     assert one["losses"] != other["losses"]
     assert one["graphs"] == other["graphs"] == 1  # normalisation, model and loss, compiled before DDP wraps them
     assert one["weights"] == other["weights"]
+    assert [rank["summed"] for rank in (one, other)] == [[3.0, 4.0]] * 2
+    assert [rank["first"] for rank in (one, other)] == [0, 0]

@@ -8,40 +8,29 @@ import torch
 
 from common import gpu_clocks
 from common.gpu_clocks import GpuWatch, clocks, slowed_down
-from walkthrough.results import result as record
 from walkthrough.results.result import GpuClocks
 
 STEADY = "1980, 1980, 345.10, 700.00, 54, 0x0000000000000000\n"
 SLOWED = "1410, 1980, 699.80, 700.00, 83, 0x0000000000000004\n"
 
 
-def test_the_samples_are_summed_up():
+def test_the_samples_are_summed_up_and_a_lower_clock_is_noted():
     seen = clocks(STEADY * 2 + SLOWED)
     assert seen == GpuClocks(3, 1980, 1410, 1980, 345.1, 700, 83, ["power limit"])
     assert slowed_down(seen) == ["the GPU lowered its clock while it was timed (power limit): 1980 of 1980 MHz"]
+    kept_to_itself = clocks("1980, [N/A], [Not Supported], [N/A], [N/A], [N/A]\n")
+    assert kept_to_itself == GpuClocks(1, 1980, 1980, None, None, None, None, [])
+    assert [slowed_down(one) for one in (clocks(STEADY), kept_to_itself, None)] == [[], [], []]
 
 
-def test_a_gpu_that_keeps_its_clock_has_no_note():
-    assert slowed_down(clocks(STEADY)) == []
-    idle_or_set_by_hand = STEADY.replace("0x0000000000000000", "0x0000000000000003")
-    assert clocks(idle_or_set_by_hand).slowed_by == []
-    assert slowed_down(None) == []
-
-
-def test_every_reason_is_named():
-    every = clocks(STEADY.replace("0x0000000000000000", "0x00000000000001ff"))
-    assert every.slowed_by == list(gpu_clocks.REASONS.values())
+@pytest.mark.parametrize(("bits", "reasons"), [("0003", []), ("01ff", list(gpu_clocks.REASONS.values()))])
+def test_every_reason_is_named_but_those_of_an_idle_gpu_and_a_clock_set_by_hand(bits, reasons):
+    assert clocks(STEADY.replace("0000\n", f"{bits}\n")).slowed_by == reasons
 
 
 @pytest.mark.parametrize("printed", ["", "1980, 1980", STEADY.rstrip("\n"), "No devices were found\n"])
 def test_without_a_whole_line_nothing_is_known(printed):
     assert clocks(printed) is None
-
-
-def test_what_a_gpu_keeps_to_itself_is_none():
-    seen = clocks("1980, [N/A], [Not Supported], [N/A], [N/A], [N/A]\n")
-    assert (seen.sm_mhz, seen.sm_mhz_limit, seen.power_watts, seen.temperature) == (1980, None, None, None)
-    assert slowed_down(seen) == []
 
 
 @pytest.fixture
@@ -82,7 +71,8 @@ def watched(gpu, begun=None):
         ("clocks_event_reasons", "clocks_throttle_reasons.active"),  # one that does not know the newer yet
     ],
 )
-def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, nvidia_smi, tmp_path, unknown, field):
+def test_nvidia_smi_is_asked_about_this_gpu_and_ended(gpu, nvidia_smi, tmp_path, monkeypatch, unknown, field):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-77,GPU-5bd3-01")  # cuda:1; nvidia-smi's own order is another
     nvidia_smi(
         f"""case "$*" in *{unknown}*) echo 'Field "{unknown}.active" is not a valid field to query.'; exit 2;; esac
 echo "$@" > {tmp_path}/asked
@@ -93,18 +83,6 @@ case "$*" in *loop-ms*) BEGUN; exec sleep 1000;; esac"""
     asked = (tmp_path / "asked").read_text()
     assert "--id=GPU-5bd3-01 " in asked
     assert f"--query-gpu={','.join(gpu_clocks.FIELDS)},{field} " in asked
-
-
-def test_of_several_gpus_the_one_that_trains_is_read_whatever_its_index(gpu, nvidia_smi, tmp_path, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-77,GPU-5bd3-01")  # cuda:1; nvidia-smi's own order is another
-    one = STEADY.strip()
-    nvidia_smi(
-        f"""case "$*" in *"--id=GPU-5bd3-01 "*) line='{one.replace("1980", "1234")}';; *) line='{one}';; esac
-echo "$line"
-case "$*" in *loop-ms*) BEGUN; exec sleep 1000;; esac"""
-    )
-    watch = watched(gpu, tmp_path / "begun")
-    assert (watch.clocks.sm_mhz, watch.notes) == (1234, [])
 
 
 UNREAD = "the GPU's clock and power were not read: "
@@ -159,13 +137,3 @@ def test_on_a_cpu_there_is_nothing_to_read_and_no_note(nvidia_smi):
     nvidia_smi("exit 1")
     watch = watched(torch.device("cpu"))
     assert (watch.clocks, watch.notes) == (None, [])
-
-
-def test_a_result_holds_them_where_somebody_looked(tmp_path):
-    from support import make_result
-
-    assert "gpu_clocks" not in make_result("00_baseline").as_json()
-    result = make_result("00_baseline", gpu_clocks=clocks(SLOWED))
-    assert result.as_json()["gpu_clocks"]["slowed_by"] == ["power limit"]
-    record.write_result(tmp_path / "result.json", result)
-    assert record.read_result(tmp_path / "result.json") == result

@@ -8,10 +8,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from common import session
-from common.data import cifar10
 from common.loaders import DeviceLoader, Prefetcher
-from walkthrough.results import result as record
 
 
 class Log(list):
@@ -155,22 +152,3 @@ def test_the_ranks_share_an_epoch_without_overlap_and_in_equal_numbers(world_siz
         assert len(set(epochs[-1])) == len(epochs[-1])
     assert epochs[0] != epochs[1]
     assert {len(loader) for loader in ranks} == {26 // world_size // 4}
-
-
-def test_the_data_set_takes_154_mb(tmp_path):
-    loader = DeviceLoader(cifar10(tmp_path), 128, "cpu")
-    assert loader.images.shape == (50_000, 3, 32, 32)
-    assert loader.images.nbytes == 153_600_000
-    assert loader.images.nbytes + loader.labels.nbytes == 50_000 * (3 * 32 * 32 + 8)
-
-
-def test_a_batch_that_is_on_the_device_moves_nothing(tmp_path):
-    from test_session import options, small_step
-
-    train_step = small_step()
-    loader = DeviceLoader(made_up(40), 4, "cpu")
-    result = session.run_step(
-        "10_small.py", options(tmp_path), loader, lambda images, labels: train_step(images.float(), labels % 10)
-    )
-    assert result.batch_bytes == 0
-    assert record.read_result(tmp_path / "10_small" / "result.json") == result

@@ -125,13 +125,6 @@ def test_a_page_shows_the_cells_of_the_terminal():
     assert needs.split(" | ")[2:5] == ["400.0", "needs a second process", ""]
 
 
-def test_the_limit_is_shown_with_ladders_of_its_setup_only():
-    ladders, more = on_a_gpu()
-    text = printed(ladders, **more)
-    assert text.count("% of limit: images/s over those of the model alone") == 1
-    assert "limit" not in printed(ladders, limit=a_limit(replace(make_result().setup, image_size=1)))
-
-
 def ladder_with_gains(*gains):
     """A ladder whose steps have these ratios to the step before: 1.2 resolved, None for one that is not."""
     steps, speed = [make_result(windows=around(100.0))], 100.0
@@ -228,6 +221,7 @@ def test_rows_of_another_ladder_and_of_no_effect_have_no_ratio_to_the_baseline()
     assert [row["relative"] and round(row["relative"]) for row in rows] == [1, 1, 1, 126, None, None]
     assert [row["resolved"] for row in rows] == [False, False, False, True, None, None]
     assert [row["share_of_memory_roof"] for row in rows] == [0.123] * 4 + [None] * 2
+    assert "limit" not in printed(on_a_gpu()[0], limit=a_limit(replace(make_result().setup, image_size=1)))
     needs = [None, "bf16 units", None, "a GPU", "a GPU", "a second process"]
     rows = comparison(on_a_cpu()[0])["rows"]
     assert [(row["acts"], row["needs"]) for row in rows] == [(need is None, need) for need in needs]

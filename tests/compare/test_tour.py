@@ -49,8 +49,8 @@ def test_a_tour_prints_its_banner_once_and_the_table(quick_tour):
 
 
 def test_a_result_has_the_bytes_of_its_batch_and_what_the_step_needs(toured):
-    needs = [result.needs for result in toured.values() if result.needs]
-    assert sorted(needs)[-6:] == ["a GPU"] * 5 + ["a second process"]
+    needs = [result.needs for step, result in toured.items() if result.needs and step != "01_amp"]  # as the CPU has it
+    assert sorted(needs) == ["a GPU"] * 5 + ["a second process"]
     sizes = {step: result.batch_bytes for step, result in toured.items()}
     assert sizes["02_bigger_batch"] == 128 * 3 * 48 * 48 * 4 + 128 * 8
     assert {sizes[name] for name in NAMES[3:7]} == {128 * 3 * 48 * 48 + 128 * 8}

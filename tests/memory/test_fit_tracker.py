@@ -104,44 +104,34 @@ def test_freed_memory_is_not_counted_and_events_say_both():
     assert (size, freed) == (4096, (block, 0))
 
 
-class Attention(nn.Module):
-    """Its attention reads the weights of `out_proj`, which is never called."""
+def attention():
+    """It reads the weights of `out_proj`, which is never called."""
+    module = nn.MultiheadAttention(64, 4, batch_first=True)
+    return list(module.parameters()), lambda: module(*[torch.empty(2, 8, 64)] * 3, need_weights=False)[0]
 
-    def __init__(self):
-        super().__init__()
-        self.attention = nn.MultiheadAttention(64, 4, batch_first=True)
 
-    def forward(self, x):
-        return self.attention(x, x, x, need_weights=False)[0]
+def known_to_the_optimizer_alone():
+    weight = nn.Parameter(torch.empty(1024))
+    return [weight], lambda: weight * 2
 
 
 @pytest.mark.parametrize("zero_first", [True, False])
-def test_weights_of_modules_that_are_not_called_and_gradients_that_are_gone_have_their_kinds(zero_first):
+@pytest.mark.parametrize(
+    ("make", "kind"), [(attention, torch.optim.Adam), (known_to_the_optimizer_alone, torch.optim.SGD)]
+)
+def test_weights_of_modules_that_are_not_called_and_gradients_that_are_gone_have_their_kinds(make, kind, zero_first):
     with FakeTensorMode(), MemoryTracker() as tracker:
-        model = Attention()
-        optimizer = torch.optim.Adam(model.parameters())
+        parameters, forward = make()
+        optimizer = kind(parameters)
         for _ in range(2):
             tracker.reset_peak()
             if zero_first:
                 optimizer.zero_grad()
-            model(torch.empty(2, 8, 64)).sum().backward()
+            forward().sum().backward()
             optimizer.step()
             if not zero_first:
                 optimizer.zero_grad()
             tracker.mark_state()
     sizes = tracker.by_kind()
-    rounded_bytes = sum(-(-4 * parameter.numel() // 512) * 512 for parameter in model.parameters())
+    rounded_bytes = sum(-(-4 * parameter.numel() // 512) * 512 for parameter in parameters)
     assert (sizes["parameters"], sizes["gradients"]) == (rounded_bytes, rounded_bytes)
-
-
-def test_what_only_an_optimizer_knows_is_a_parameter():
-    with FakeTensorMode(), MemoryTracker() as tracker:
-        weight = nn.Parameter(torch.empty(1024))
-        optimizer = torch.optim.SGD([weight], lr=0.1)
-        for _ in range(2):
-            tracker.reset_peak()
-            (weight * 2).sum().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            tracker.mark_state()
-    assert (tracker.by_kind()["parameters"], tracker.by_kind()["gradients"]) == (4096, 4096)

@@ -405,12 +405,6 @@ def test_on_a_cpu_both_layouts_are_tried_then_batches_and_both_are_compiled(monk
     assert {program.cuda_graphs for program in cpu.tried} == {None}
 
 
-@pytest.mark.parametrize("kind", ["cpu", "cuda"])
-def test_a_smoke_run_compiles_one_program(monkeypatch, kind):
-    device = FakeDevice(kind)
-    assert len(device.search(monkeypatch, quick=True)[0]) == 1
-
-
 def answer_of(code, limit_seconds=60):
     """`time_compiled` of a process that runs this code."""
     return fastest.time_compiled(OPTIONS, torch.float32, PLAIN, limit_seconds, command=(sys.executable, "-c", code))

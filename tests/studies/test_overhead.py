@@ -209,13 +209,6 @@ def test_a_mode_that_fails_is_not_measured_with_its_reason_and_not_tried_again(d
     assert "operators was not measured: its trace holds 0 kernels" in notes
 
 
-@pytest.mark.parametrize("fails", [1, 2])
-def test_without_a_control_nothing_is_measured(do, fails):
-    do.answers[OFF_AGAIN] = lambda run: "killed by SIGSEGV" if run == fails else {}
-    with pytest.raises(InputError, match="killed by SIGSEGV"):
-        runs_of(do, 2)
-
-
 def test_every_mode_begins_and_ends_some_run_and_none_is_always_after_the_same():
     names = list("abcdef")
     orders = [overhead.order_of_run(names, run) for run in range(5)]

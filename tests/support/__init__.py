@@ -88,6 +88,15 @@ def still_there(pids, seconds=20):
     return remaining
 
 
+def wait_for(path, seconds=240):
+    """Wait until there is a file that holds something, and return its text."""
+    end = time.monotonic() + seconds
+    while not path.exists() or not path.read_text(encoding="utf-8"):
+        assert time.monotonic() < end, path
+        time.sleep(0.05)
+    return path.read_text(encoding="utf-8")
+
+
 def assert_refused(finished, *words):
     """Exit code 2, one line on stderr that holds `words`, no traceback."""
     assert finished.returncode == 2, finished.stderr

@@ -90,11 +90,12 @@ def test_a_trace_that_is_being_written_waits_until_it_is_complete(tmp_path, answ
     assert (tmp_path / "asked0").read_text().split() == ["early", "late"]
 
 
-def test_a_trace_at_which_a_child_dies_is_tried_twice(tmp_path, answers_of, monkeypatch):
+@pytest.mark.parametrize("half", ["", '{"reason": nu'])
+def test_a_trace_at_which_a_child_dies_is_tried_twice(tmp_path, answers_of, monkeypatch, half):
     monkeypatch.setattr(answers, "RETRY_SECONDS", 0)
     path, log = tmp_path / "trace", tmp_path / "log"
     path.write_text("{}")
-    store = answers_of("-c", f"input(); open({str(log)!r}, 'a').write('.'); exit(9)")
+    store = answers_of("-c", f"input(); open({str(log)!r}, 'a').write('.'); print({half!r}, end=''); exit(9)")
     question = Question.of("digest", path)
 
     def lasting():
@@ -125,22 +126,26 @@ for number, line in enumerate(sys.stdin):
     assert log.read_text().split() == ["good0", "next1", "next0", "bomb1", "bomb0", "last0"]
 
 
-def test_an_answer_comes_back_packed(kept):
+def test_an_answer_comes_back_packed_and_only_its_user_can_read_it(kept):
     packed = gzip.compress(b"{}")
     write_whole(kept.path("key"), packed, 0o600)
-    assert kept.read("key") == packed
-    assert kept.read("another") is None
-    assert kept.path("key").stat().st_mode & 0o077 == 0
-    assert kept.folder.stat().st_mode & 0o077 == 0
+    assert (kept.read("key"), kept.read("another")) == (packed, None)
+    assert not (kept.path("key").stat().st_mode | kept.folder.stat().st_mode) & 0o077
     assert [file.name for file in kept.folder.iterdir()] == ["key.json.gz"]
 
 
-def test_a_damaged_answer_is_none_and_is_deleted(kept):
-    whole = gzip.compress(b"{}")
-    for damaged in (b"", b"text", whole[:-3], whole[:-8] + bytes(8)):
-        write_whole(kept.path("key"), damaged, 0o600)
-        assert not kept.read("key")
-        assert not kept.path("key").exists()
+WHOLE = gzip.compress(b"{}")
+
+
+@pytest.mark.parametrize(
+    ("content", "mode"),
+    [(b"", 0o600), (b"text", 0o600), (WHOLE[:-3], 0o600), (WHOLE[:-8] + bytes(8), 0o600), (WHOLE, 0o620)],
+)
+def test_an_answer_that_is_damaged_or_that_others_could_have_written_is_deleted(kept, content, mode):
+    write_whole(kept.path("key"), content, 0o600)
+    kept.path("key").chmod(mode)
+    assert not kept.read("key")
+    assert not kept.path("key").exists()
 
 
 def test_an_answer_that_is_not_kept_any_more_is_computed_again(tmp_path, kept, answers_of):
@@ -156,29 +161,18 @@ def test_an_answer_that_is_not_kept_any_more_is_computed_again(tmp_path, kept, a
         until(lambda: store.reading == 0)
 
 
-def test_the_oldest_answers_are_deleted(kept):
+def test_the_oldest_answers_are_deleted_but_what_is_spared_and_what_is_being_written_are_not(kept):
     (kept.folder / "another").mkdir()  # of somebody else
-    for number in range(4):
-        write_whole(kept.path(f"key{number}"), bytes(400), 0o600)
-        os.utime(kept.path(f"key{number}"), (number, number))
-    kept.prune()
-    assert sorted(file.name for file in kept.folder.iterdir()) == ["another", "key2.json.gz", "key3.json.gz"]
-
-
-def test_what_is_spared_and_what_is_being_written_are_not_deleted(kept):
     for number in range(4):
         write_whole(kept.path(f"key{number}"), bytes(250), 0o600)
         os.utime(kept.path(f"key{number}"), (number, number))
-    kept.limit = 300
+    kept.prune()
+    assert len(list(kept.folder.iterdir())) == 5  # 1000 bytes are the limit
     (kept.folder / ".key4.json.gz.1").write_bytes(bytes(250))
-    kept.prune(lambda: {"key0", "key1"})
-    assert sorted(file.name for file in kept.folder.iterdir()) == [".key4.json.gz.1", "key0.json.gz", "key1.json.gz"]
-
-
-def test_an_answer_that_others_could_have_written_is_not_read(kept):
-    write_whole(kept.path("key"), gzip.compress(b"{}"), 0o600)
-    kept.path("key").chmod(0o620)
-    assert kept.read("key") is None
+    write_whole(kept.path("key4"), bytes(1), 0o600)
+    kept.prune(lambda: {"key0"})
+    left = sorted(file.name.split(".json")[0] for file in kept.folder.iterdir())
+    assert left == [".key4", "another", "key0", "key2", "key3", "key4"]  # down to 7/8 of it
 
 
 def test_nothing_is_kept_where_others_can_write(tmp_path):

@@ -73,13 +73,14 @@ def test_a_range_of_the_memory_curve_is_what_the_tables_show(profiler):
     curve = page.locator(".gc-chart .nsewdrag").bounding_box()
     at = [curve["x"] + share * curve["width"] for share in (0.25, 0.5)]
     middle = curve["y"] + curve["height"] / 2
-    with page.expect_request("**/memory_events?*start_ts=*"):
+    with page.expect_request("**/memory_events?*start_ts=*") as part:
         page.mouse.move(at[0], middle)
         page.mouse.down()
         page.mouse.move(at[1], middle, steps=5)
         page.mouse.up()
-    with page.expect_request("**/memory_events?*"):
+    with page.expect_request("**/memory_events?*") as whole:
         page.mouse.click(at[0], middle, button="right")
+    assert whole.value.url != part.value.url
 
 
 @pytest.mark.parametrize("run", ["only kernels", "without events"])

@@ -28,11 +28,13 @@ def test_runs_are_in_natural_order(tmp_path):
     assert list(found) == ["20", "100", "b/2", "b/10", "run1", "run2", "run10"]
 
 
-def test_links_are_not_followed_but_the_log_folder_may_be_one(tmp_path):
+def test_links_and_what_is_hidden_are_not_followed_but_the_log_folder_may_be_a_link(tmp_path):
     secret = trace(tmp_path / "elsewhere" / "secret.pt.trace.json")
-    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    for name in ("run/a", "run/.a", "run/.hidden/a", ".ipynb_checkpoints/a"):
+        trace(tmp_path / "logs" / f"{name}.pt.trace.json")
     (tmp_path / "logs" / "run" / "link.pt.trace.json").symlink_to(secret)
     (tmp_path / "logs" / "linked").symlink_to(secret.parent)
+    os.mkfifo(tmp_path / "logs" / "run" / "pipe.pt.trace.json")
     (tmp_path / "also").symlink_to(tmp_path / "logs")
     for root in ("logs", "also"):
         (folder,) = folders_below([("", str(tmp_path / root))])
@@ -58,16 +60,6 @@ def test_a_trace_that_vanishes_while_its_folder_is_searched_hides_no_other(tmp_p
     assert (list(run.traces), len(run.versions)) == (["a.pt.trace.json"], 1)
 
 
-def test_a_rank_of_5000_digits_takes_no_run_away(tmp_path):
-    for name in ("a", "b"):
-        header = '{"distributedInfo": {"rank": %s}, "traceEvents": []}' % ("1" * 5000)
-        for folder in ("hostile", "good"):
-            trace(tmp_path / folder / f"{name}.pt.trace.json")
-        (tmp_path / "hostile" / f"{name}.pt.trace.json").write_text(header)
-    runs = Runs([("", str(tmp_path))]).latest()
-    assert {name: run.has_ranks for name, run in runs.items()} == {"good": False, "hostile": False}
-
-
 def test_whatever_fails_in_one_folder_is_said_of_its_run_and_the_others_are_shown(tmp_path, monkeypatch, caplog):
     for name in ("a", "b"):
         trace(tmp_path / name / "w.pt.trace.json")
@@ -83,11 +75,8 @@ def test_whatever_fails_in_one_folder_is_said_of_its_run_and_the_others_are_show
     for _ in range(3):
         runs._rescan()
     a, b = runs.latest().values()
-    assert (a.traces, a.result, a.problem) == (
-        {},
-        None,
-        f"{tmp_path / 'a'} cannot be shown: ZeroDivisionError: unforeseen",
-    )
+    problem = f"{tmp_path / 'a'} cannot be shown: ZeroDivisionError: unforeseen"
+    assert (a.traces, a.result, a.problem) == ({}, None, problem)
     assert (list(b.traces), b.result, b.problem) == (["w.pt.trace.json"], make_result(), None)
     assert caplog.text.count("Traceback") == 1
 
@@ -123,11 +112,13 @@ def test_headers_are_read_until_two_ranks_are_known_and_of_64_traces_at_most(tmp
     open_plain = log_folders.open_plain
     seen = lambda path, **_: opened.append(path.parent.name) or open_plain(path)  # noqa: E731
     monkeypatch.setattr(log_folders, "open_plain", seen)
+    header = '{"distributedInfo": {"rank": %s}, "traceEvents": []}' % ("1" * 5000)
     for rank in range(100):
         TraceBuilder(rank=rank).write(trace(tmp_path / "ranks" / f"{rank}.pt.trace.json"))
+        trace(tmp_path / "hostile" / f"{rank % 2}.pt.trace.json").write_text(header)
         trace(tmp_path / "spans" / f"w.{10**12 + rank}.pt.trace.json")
     runs = Runs([("", str(tmp_path))]).latest()
-    assert {name: run.has_ranks for name, run in runs.items()} == {"ranks": True, "spans": False}
+    assert {name: run.has_ranks for name, run in runs.items()} == {"hostile": False, "ranks": True, "spans": False}
     assert (opened.count("ranks"), opened.count("spans")) == (2, 64)
 
 

@@ -14,48 +14,31 @@ from werkzeug.test import Client
 
 from walkthrough.compare import rounds
 from walkthrough.tensorboard import plugin
-from walkthrough.tensorboard.plugin import guarded, host_of, is_allowed
+from walkthrough.tensorboard.plugin import guarded, is_allowed
 from walkthrough.trace.steps import ROLES
 
+THIS_MACHINE = ["localhost:6006", "LocalHost.", "127.0.0.1:6006", "127.8.9.1", "[::1]:6006", "[::1", ""]
+OTHERS = ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[::2]", "127.1@evil", "*"]
+
+
+@pytest.mark.parametrize("served", [None, "localhost", "127.0.0.1", "::1", "0.0.0.0", "gpu-box"])
+@pytest.mark.parametrize("bind_all", [False, True])
+def test_other_names_are_refused_where_only_this_machine_is_served(served, bind_all):
+    assert all(is_allowed(header, served, bind_all) for header in THIS_MACHINE)
+    serves_others = bind_all or served in ("0.0.0.0", "gpu-box")
+    assert {is_allowed(header, served, bind_all) for header in OTHERS} == {serves_others}
+
 
 @pytest.mark.parametrize(
-    ("header", "host"),
+    ("header", "names", "allowed"),
     [
-        ("localhost:6006", "localhost"),
-        ("LocalHost.", "localhost"),
-        ("127.0.0.1", "127.0.0.1"),
-        ("[::1]:6006", "::1"),
-        ("[::1", "::1"),
-        ("a.example:80", "a.example"),
-        ("", ""),
+        ("hub.example:443", ["other", " Hub.example "], True),
+        ("hub.example", ["*"], True),
+        ("hub.example", [""], False),
     ],
 )
-def test_the_host_of_a_header(header, host):
-    assert host_of(header) == host
-
-
-@pytest.mark.parametrize("header", ["localhost:6006", "127.0.0.1:6006", "127.8.9.1", "[::1]:6006", "LOCALHOST", ""])
-@pytest.mark.parametrize("served", [None, "localhost", "127.0.0.1", "::1", "0.0.0.0", "gpu-box"])
-def test_this_machine_is_always_answered(header, served):
-    assert is_allowed(header, served, False)
-
-
-@pytest.mark.parametrize(
-    "header",
-    ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "10.0.0.1", "[::2]", "127.1@evil", "*"],
-)
-def test_other_names_are_refused_where_only_this_machine_is_served(header):
-    for served in (None, "localhost", "127.0.0.1", "::1"):
-        assert not is_allowed(header, served, False)
-        assert is_allowed(header, served, True)  # --bind_all
-    assert is_allowed(header, "0.0.0.0", False)
-    assert is_allowed(header, "gpu-box", False)
-
-
-def test_names_of_the_users_own():
-    assert is_allowed("hub.example:443", None, False, ["other", " Hub.example "])
-    assert is_allowed("hub.example", None, False, ["*"])
-    assert not is_allowed("hub.example", None, False, [""])
+def test_names_of_the_users_own(header, names, allowed):
+    assert is_allowed(header, None, False, names) == allowed
 
 
 def test_a_refusal_holds_no_more_of_the_name_than_a_name_may_have(monkeypatch):
@@ -98,8 +81,16 @@ def test_an_answer_that_is_no_json_is_an_error_in_json():
         assert (got.status_code, got.json) == (500, {"error": "a defect of the page: see TensorBoard's log"})
 
 
-def test_one_ladder_that_fails_is_named_and_the_others_are_answered(tmp_path, monkeypatch):
+@pytest.fixture
+def tab(tmp_path, monkeypatch):
+    """The plugin on the runs in tmp_path."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    tab = plugin.WalkthroughPlugin(SimpleNamespace(logdir=str(tmp_path), flags=None))
+    yield tab
+    tab.answers.close()
+
+
+def test_one_ladder_that_fails_is_named_and_the_others_are_answered(tmp_path, monkeypatch, tab):
     for folder, step in (("good", "00_a"), ("good", "01_b"), ("bad", "00_a"), ("bad", "01_worse")):
         write_run(tmp_path / folder, make_result(step))
     write_run(tmp_path / "bad", make_result("02_other", model="another"))
@@ -111,50 +102,47 @@ def test_one_ladder_that_fails_is_named_and_the_others_are_answered(tmp_path, mo
         return ladder(group, rounds)
 
     monkeypatch.setattr(rounds, "ladder", fails)
-    tab = plugin.WalkthroughPlugin(SimpleNamespace(logdir=str(tmp_path), flags=None))
-    try:
-        answer = Client(tab.get_plugin_apps()["/ladders"]).get("/ladders").json
-    finally:
-        tab.answers.close()
-    assert [[row["run"] for row in one["rows"]] for one in answer["ladders"]] == [
-        ["bad/02_other"],
-        ["good/00_a", "good/01_b"],
-    ]
+    answer = Client(tab.get_plugin_apps()["/ladders"]).get("/ladders").json
+    shown = [[row["run"] for row in one["rows"]] for one in answer["ladders"]]
+    assert shown == [["bad/02_other"], ["good/00_a", "good/01_b"]]
     assert answer["problems"] == ["bad: 00_a, 01_worse cannot be compared: too large"]
 
 
-def test_the_list_of_runs_is_sent_again_only_where_it_has_changed(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_the_list_of_runs_is_sent_again_only_where_it_has_changed(tmp_path, tab):
     path = two_steps().write(tmp_path / "a.pt.trace.json")
-    tab = plugin.WalkthroughPlugin(SimpleNamespace(logdir=str(tmp_path), flags=None))
-    try:
-        client = Client(tab.get_plugin_apps()["/runs"])
-        first = client.get("/runs").json
-        tab.runs._rescan()
-        assert client.get("/runs", query_string={"known": first["version"]}).json == first | {"runs": None}
-        os.utime(path, (1, 1))
-        tab.runs._rescan()
-        second = client.get("/runs", query_string={"known": first["version"]}).json
-        assert second["version"] != first["version"]
-        assert second["runs"][0]["versions"] != first["runs"][0]["versions"]
-    finally:
-        tab.answers.close()
+    client = Client(tab.get_plugin_apps()["/runs"])
+    first = client.get("/runs").json
+    tab.runs._rescan()
+    assert client.get("/runs", query_string={"known": first["version"]}).json == first | {"runs": None}
+    os.utime(path, (1, 1))
+    tab.runs._rescan()
+    second = client.get("/runs", query_string={"known": first["version"]}).json
+    assert second["version"] != first["version"]
+    assert second["runs"][0]["versions"] != first["runs"][0]["versions"]
 
 
-def test_ranks_with_more_numbers_than_memory_allows_are_left_out_by_name(monkeypatch):
-    files = [Path(f"{name}.pt.trace.json") for name in ("bomb", "fine")]
-    run = SimpleNamespace(training=files)
-    bomb = gzip.compress(b'{"collectives": {' + b" " * 2**20)
-    fine = gzip.compress(
-        b'{"rank": null, "gpus": [], "collectives": {}, "partial": false, "sampled": false, "typical": {}, '
-        b'"advice": [], "bound": ""}'
-    )
+def test_ranks_that_cannot_be_compared_are_left_out_by_name(monkeypatch):
+    fine = {"rank": None, "gpus": [], "collectives": {}, "partial": False, "sampled": False, "typical": {}}
+    fine |= {"advice": [], "bound": ""}
+    answers = {
+        "bomb": ("ready", gzip.compress(b'{"collectives": {' + b" " * 2**20)),
+        "nameless": ("ready", gzip.compress(json.dumps(fine).encode())),
+        "part": ("ready", gzip.compress(json.dumps(fine | {"rank": 1, "partial": True}).encode())),
+        "torn": ("failed", "it is damaged"),
+    }
+    run = SimpleNamespace(training=[Path(f"{name}.pt.trace.json") for name in answers])
     monkeypatch.setattr(plugin, "RANKS_BYTES", 2**20)
-    monkeypatch.setattr(plugin, "_answer", lambda _, kind, path: ("ready", bomb if path is files[0] else fine))
-    assert plugin.compared(run, None)["problems"] == [
+    monkeypatch.setattr(plugin, "_answer", lambda _, kind, path: answers[path.name.partition(".")[0]])
+    compared = plugin.compared(run, None)
+    assert (compared["state"], compared["ranks"]) == ("ready", [])
+    assert compared["problems"] == [
         "bomb.pt.trace.json is left out: the ranks have too many numbers to compare",
-        "fine.pt.trace.json is left out: it names no rank",
+        "nameless.pt.trace.json is left out: it names no rank",
+        "part.pt.trace.json is left out: a part of it is missing",
+        "torn.pt.trace.json is left out: it is damaged",
     ]
+    answers["torn"] = ("reading", None)
+    assert plugin.compared(run, SimpleNamespace(reading=3)) == {"state": "reading", "reading": 3}
 
 
 def _of(rank, exposed_us, sampled):

@@ -15,7 +15,6 @@ from support.board import PATIENCE, only_kernels
 from support.trace_builder import TraceBuilder, two_steps
 
 pytest.importorskip("torch_tb_profiler")
-DYING = (str(Path(__file__).with_name("dying_worker.py")),)
 WAITING = str(Path(__file__).with_name("waiting_child.py"))
 BEHIND = 15  # how "nice" the children are that read what nobody waits for
 LONG_AGO = 1_700_000_000  # s: a file that was written then is complete
@@ -62,38 +61,22 @@ def loaded(loading):
     return loading
 
 
-@pytest.mark.parametrize("worker", ["dies", "breaks"])
-def test_a_child_that_dies_is_not_waited_for_and_the_others_are_loaded(tmp_path, load, caplog, worker):
-    for name in ("lives", worker, "zz"):
-        trace(tmp_path / "logs" / "run" / f"{name}.pt.trace.json")
-    loading = loaded(load(program=DYING))
-    assert [name for name, _ in loading.run("run").profiles] == ["lives", "zz"]
-    (failure,) = loading.failures()
-    assert (failure["run"], failure["file"]) == ("run", f"{worker}.pt.trace.json")
-    assert "ended with exit code 9" in failure["reason"]
-    assert f"{worker}.pt.trace.json cannot be read and is left out" in caplog.text
-
-
-def test_a_run_without_one_readable_trace_is_not_offered(tmp_path, load):
+def test_what_changes_is_read_again_also_after_a_failure_and_what_is_deleted_goes_away(tmp_path, load, caplog):
     from walkthrough.tensorboard.profiler_plugin import NotReadable, Unknown
 
-    trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
-    loading = loaded(load(program=DYING))
-    assert loading.names() == []
-    with pytest.raises(NotReadable):
-        loading.run("run")
-    with pytest.raises(Unknown):
-        loading.run("another")
-
-
-def test_what_changes_is_read_again_also_after_a_failure_and_what_is_deleted_goes_away(tmp_path, load):
     path = tmp_path / "logs" / "run" / "a.pt.trace.json"
     whole = trace(path).read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
     os.utime(path, (LONG_AGO, LONG_AGO))
     loading = loaded(load())
     assert loading.names() == []
-    assert "cut off or damaged" in loading.failures()[0]["reason"]
+    assert "a.pt.trace.json cannot be read and is left out" in caplog.text
+    (failure,) = loading.failures()
+    assert (failure["run"], failure["file"]) == ("run", "a.pt.trace.json")
+    assert "cut off or damaged" in failure["reason"]
+    for name, error in (("run", NotReadable), ("another", Unknown)):
+        with pytest.raises(error):
+            loading.run(name)
     trace(path, when=LONG_AGO + 1)
     loading.search()
     assert loading.names() == ["run"]  # it can be asked for while it is read
@@ -181,59 +164,37 @@ def test_runs_that_are_larger_than_the_disk_limit_are_shown(tmp_path, load, monk
     assert len(list((tmp_path / "cache").glob("*.profile.gz"))) == 6
 
 
-def test_a_profile_that_others_could_have_written_is_not_unpickled(tmp_path, load):
-    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
-    loaded(load())
-    (kept,) = (tmp_path / "cache").glob("*.profile.gz")
-    kept.chmod(0o622)
-    assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
-    assert kept.stat().st_mode & 0o777 == 0o600
-
-
-def in_place_of_a_folder(folder):
-    """Put a file where a folder is: nothing can be written there, not even by root."""
-    shutil.rmtree(folder)
-    folder.write_text("")
-
-
-def test_where_the_cache_folder_is_lost_a_temporary_one_is_used(tmp_path, load, caplog):
+@pytest.mark.parametrize("temporary", ["there", "lost as well"])
+def test_where_the_cache_folder_is_lost_a_temporary_one_is_used_or_the_reason_is_said(
+    tmp_path, load, caplog, monkeypatch, temporary
+):
     loading = load()
-    in_place_of_a_folder(tmp_path / "cache")
-    for name in ("one", "two"):
-        trace(tmp_path / "logs" / name / "a.pt.trace.json")
+    shutil.rmtree(tmp_path / "cache")
+    (tmp_path / "cache").write_text("")  # a file in its place: nothing can be written there, not even by root
+    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
+    if temporary != "there":
+        monkeypatch.setattr("tempfile.mkdtemp", lambda **_: str(tmp_path / "nowhere"))
+        loading.search()
+        (failure,) = loaded(loading).failures()
+        assert f"is not kept: cannot write {tmp_path / 'nowhere'}" in failure["reason"]
+        assert [until for _, until in loading.answers._outcomes.values()] == [float("inf")]  # not read again
+        return
     loading.search()
-    for name in ("one", "two"):
-        assert [worker for worker, _ in loading.run(name, PATIENCE).profiles] == ["a"]
+    assert [worker for worker, _ in loading.run("run", PATIENCE).profiles] == ["a"]
     assert loaded(loading).failures() == []
     assert caplog.text.count("a temporary folder is used") == 1
     assert "left out" not in caplog.text
-
-
-def test_where_no_folder_can_be_written_to_the_reason_is_said_and_nothing_is_read_again(tmp_path, load, monkeypatch):
-    monkeypatch.setattr("tempfile.mkdtemp", lambda **_: str(tmp_path / "nowhere"))
-    loading = load()
-    in_place_of_a_folder(tmp_path / "cache")
-    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
-    loading.search()
-    (failure,) = loaded(loading).failures()
-    assert f"is not kept: cannot write {tmp_path / 'nowhere'}" in failure["reason"]
-    assert [until for _, until in loading.answers._outcomes.values()] == [float("inf")]
 
 
 def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natural_order(tmp_path, load, monkeypatch):
     from walkthrough.tensorboard.profiler_plugin import NotYet
 
     def asked(child, count):
-        file = tmp_path / f"asked{child}"
-        ends = time.monotonic() + PATIENCE
+        file, ends = tmp_path / f"asked{child}", time.monotonic() + PATIENCE
         while not file.exists() or len(file.read_text().splitlines()) < count:
             assert time.monotonic() < ends
             time.sleep(0.01)
         return ["/".join(Path(line).parts[-2:]).split(".")[0] for line in file.read_text().splitlines()]
-
-    def ask(name):
-        with pytest.raises(NotYet):
-            loading.run(name, 0)
 
     monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.READERS", 1)
     for number in (1, 2, 10, 11):
@@ -242,37 +203,12 @@ def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natura
     loading = load(program=(WAITING, str(tmp_path)))
     assert loading.names() == ["run1", "run2", "run10", "run11"]
     assert asked(BEHIND, 1) == ["run1/a"]  # what nobody waits for is begun
-    ask("run10")
-    assert asked(0, 1) == ["run10/a"]  # by the child that reads nothing else, and that ends no more
-    ask("run11")
+    for name in ("run10", "run11"):
+        with pytest.raises(NotYet):
+            loading.run(name, 0)
+        assert asked(0, 1) == ["run10/a"]  # by the child that reads nothing else, and that ends no more
     (tmp_path / f"go{BEHIND}").touch()
-    order = ["run1/a", "run11/a", "run11/b", "run10/b", "run1/b", "run2/a", "run2/b"]
-    assert asked(BEHIND, 7) == order
-
-
-def test_a_trace_at_which_a_child_dies_is_tried_once_more(tmp_path, load, caplog, monkeypatch):
-    monkeypatch.setattr("walkthrough.tensorboard.answers.RETRY_SECONDS", 0)
-    trace(tmp_path / "logs" / "run" / "dies.pt.trace.json")
-    loading = load(program=DYING)
-    for tries in (1, 2, 2):
-        assert "exit code 9" in loaded(loading).failures()[0]["reason"]
-        assert loading.answers._died
-        ends = time.monotonic() + PATIENCE
-        while caplog.text.count("is left out") < tries:  # it is logged after the answer
-            assert time.monotonic() < ends
-            time.sleep(0.01)
-        loading.search()
-    assert caplog.text.count("is left out") == 2
-
-
-def test_hidden_folders_and_files_are_skipped_in_both_tabs(tmp_path, load):
-    from walkthrough.tensorboard.log_folders import Runs
-
-    for name in ("run/a", "run/.a", "run/.hidden/a", ".ipynb_checkpoints/a"):
-        trace(tmp_path / "logs" / f"{name}.pt.trace.json")
-    assert loaded(load()).names() == ["run"]
-    (run,) = Runs([("", str(tmp_path / "logs"))]).latest().values()
-    assert list(run.traces) == ["a.pt.trace.json"]
+    assert asked(BEHIND, 7) == ["run1/a", "run11/a", "run11/b", "run10/b", "run1/b", "run2/a", "run2/b"]
 
 
 def test_remote_folders_are_listed_by_the_plugins_own_file_systems(monkeypatch):
@@ -314,14 +250,6 @@ def test_the_trace_view_gets_valid_json_with_the_counters_of_the_gpus_first(tmp_
     expected = json.loads(json.dumps(events[:-1]).replace("NaN", "null"))
     assert shown["traceEvents"][counters:] == expected
     assert shown == builder.json | {"traceEvents": shown["traceEvents"]}
-
-
-def test_a_trace_without_gpus_is_viewed_as_it_is(tmp_path, load):
-    builder = TraceBuilder(devices=())
-    builder.step(1, 0, 100)
-    builder.op("aten::add", 10, 20)
-    trace(tmp_path / "logs" / "run" / "a.pt.trace.json.gz", builder)
-    assert viewed(loaded(load())) == builder.json
 
 
 @pytest.mark.parametrize("became", ["a link", "gone", "another"])

@@ -1,6 +1,5 @@
 """The child that reads traces, by itself: what it writes, and what it says where it cannot."""
 
-import errno
 import gzip
 import io
 import json
@@ -15,7 +14,6 @@ from pathlib import Path
 import pytest
 from support.trace_builder import two_steps
 
-from walkthrough.results.result import write_whole
 from walkthrough.tensorboard import worker
 from walkthrough.tensorboard.worker import Question, serve
 
@@ -64,19 +62,6 @@ def test_lanes_are_those_of_the_steps_that_are_asked_for(tmp_path, served):
     assert (last["loaded"]["first"], last["loaded"]["last"]) == (1, 1)
 
 
-def test_arguments_are_those_of_the_event_that_is_asked_for(tmp_path, served):
-    builder = two_steps()
-    copy = next(event for event in builder.events if event["cat"] == "gpu_memcpy")
-    path = builder.write(tmp_path / "made.pt.trace.json")
-    of_thread = ("event", path, copy["name"], str(copy["pid"]), str(copy["tid"]))
-    (_, answer), (failed, nothing) = served(
-        (*of_thread, copy["ts"], copy["dur"]), (*of_thread, copy["ts"] + 10.0, copy["dur"])
-    )
-    assert answer["arguments"]["bytes"] == copy["args"]["bytes"]
-    assert failed["reason"] == f"made.pt.trace.json holds no event {copy['name']} at that time"
-    assert not failed["temporary"] and nothing is None
-
-
 def test_a_trace_that_cannot_be_read_fails_for_good_and_the_next_is_answered(tmp_path, served):
     path, broken = two_steps().write(tmp_path / "made.json"), tmp_path / "broken.json"
     broken.write_text("no trace")
@@ -118,19 +103,22 @@ def run_child(*jobs, **variables):
         return [json.loads(child.stdout.readline()) for _ in jobs]
 
 
-@pytest.mark.parametrize("kind", ["digest", "profile"])
-def test_a_trace_that_takes_more_memory_than_the_limit_fails_for_good(tmp_path, kind):
-    event = json.dumps(two_steps().events[0]).encode() + b","
-    path = tmp_path / "bomb.pt.trace.json.gz"
-    packed = zlib.compressobj(1, wbits=31)
-    parts = (b'{"traceEvents":[', *[event * (2**21 // len(event))] * 100, event[:-1] + b"]}")
+EVENT = json.dumps(two_steps().events[0]).encode()
+BOMBS = {  # the begin of a JSON text, a piece that is there again and again, the end
+    "events": (b'{"traceEvents":[', EVENT + b",", EVENT + b"]}"),
+    "text": (b'{"traceEvents":[{"name":"', b"x", b'"}]}'),
+}
+
+
+@pytest.mark.parametrize(("kind", "bomb"), [("profile", "events"), *(("digest", bomb) for bomb in BOMBS)])
+def test_a_trace_that_takes_more_memory_than_the_limit_fails_for_good(tmp_path, kind, bomb):
+    path, packed, (begin, piece, end) = tmp_path / "bomb.pt.trace.json.gz", zlib.compressobj(1, wbits=31), BOMBS[bomb]
+    parts = (begin, *[piece * (2**21 // len(piece))] * 200, end)
     path.write_bytes(b"".join(map(packed.compress, parts)) + packed.flush())
     job = job_of(kind, path, tmp_path / "answer", *(("w", None) if kind == "profile" else ()))
     [outcome] = run_child(job, WALKTHROUGH_READER_MEMORY="250MB")
     assert "memory: WALKTHROUGH_READER_MEMORY sets the limit" in outcome["reason"]
-    assert not outcome["temporary"]
-    assert outcome["starved"]
-    assert outcome["last"]
+    assert (outcome["temporary"], outcome["starved"], outcome["last"]) == (False, True, True)
     assert not (tmp_path / "answer").exists()
 
 
@@ -186,41 +174,7 @@ def test_what_has_taken_the_place_of_a_trace_is_not_opened(tmp_path, kind, repla
     assert outcome.temporary
 
 
-def test_a_trace_without_permission_is_named_with_the_reason(tmp_path, monkeypatch):
-    def refused(path, **_):
-        raise PermissionError(errno.EACCES, "Permission denied", path)  # root would read it
-
-    path = two_steps().write(tmp_path / "made.json")
-    monkeypatch.setattr(worker, "open_plain", refused)
-    outcome = worker.answer(job_of("digest", path, tmp_path / "answer"))
-    assert (outcome.reason, outcome.temporary) == ("cannot be read: Permission denied", True)
-
-
-def test_a_time_before_1970_does_not_make_a_file_a_remote_one(tmp_path):
-    for name in ("other", "run"):
-        (tmp_path / name).mkdir()
-        path = two_steps().write(tmp_path / name / "made.json")
-    os.utime(path, ns=(-(10**9), -(10**9)))
-    job = job_of("digest", path, tmp_path / "answer")
-    path.parent.rename(tmp_path / "before")
-    path.parent.symlink_to(tmp_path / "other")
-    assert worker.answer(job).reason == "cannot be read: not a plain file but a link"
-
-
-def test_an_answer_is_written_through_no_planted_link(tmp_path):
-    (tmp_path / "canary").write_text("untouched")
-    (tmp_path / f".answer.{os.getpid()}.partial").symlink_to(tmp_path / "canary")
-    write_whole(tmp_path / "answer", b"mine", 0o600)
-    assert (tmp_path / "canary").read_text() == "untouched"
-
-
 def test_a_child_leaves_no_core(tmp_path):
     program = "import resource as r; from walkthrough.tensorboard.worker import _limit_memory as limit; limit(); "
     words = [sys.executable, "-c", program + "print(r.getrlimit(r.RLIMIT_CORE)[0])"]
     assert subprocess.run(words, capture_output=True, text=True).stdout == "0\n"
-
-
-def test_what_a_child_has_taken_is_known_where_the_system_says_little_of_it(monkeypatch):
-    monkeypatch.setattr(worker.Path, "read_text", lambda *_, **__: "VmSize:\t1 kB\n")
-    assert worker._of_process("VmHWM:") == 0
-    assert worker.taken_memory() > 2**20

@@ -161,7 +161,7 @@ def traces(draw):
     return builder
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(traces())
 def test_any_training_loop(tmp_path, builder):
     path = builder.write(Path(tmp_path) / "made.json")

@@ -1,7 +1,7 @@
 """Interval arithmetic: known answers, and properties against counting cells one by one."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
 
@@ -39,13 +39,11 @@ def test_a_moment_counts_for_the_first_role_alone():
     assert added.tolist() == [[4, 1], [2, 2], [4, 0]]
 
 
-@settings(deadline=None)
 @given(intervals, edge, edge)
 def test_within_counts_the_covered_cells(pairs, low, high):
     assert cover(pairs).within(low, high) == cells(pairs)[low:high].sum()
 
 
-@settings(deadline=None)
 @given(intervals, intervals)
 def test_a_cover_holds_its_cells_from_their_begin_to_before_their_end(one, other):
     """Of covers as they are given, of both, of what both hold, and of what one leaves of the other."""
@@ -64,7 +62,6 @@ def test_a_cover_holds_its_cells_from_their_begin_to_before_their_end(one, other
         assert (found.start[1:] > found.end[:-1]).all() and (found.start < found.end).all()
 
 
-@settings(deadline=None)
 @given(st.lists(intervals, min_size=1, max_size=5), edge, edge)
 def test_the_parts_sum_to_the_union(roles, low, high):
     added = shares([cover(pairs) for pairs in roles], [low], [high])
@@ -72,7 +69,6 @@ def test_the_parts_sum_to_the_union(roles, low, high):
     assert added.sum() == cover([pair for pairs in roles for pair in pairs]).within(low, high)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(edge, edge, st.integers(1, 8)), max_size=8), edge, edge)
 def test_the_integral_of_a_capped_sum(weighted, low, high):
     weighted = [(a, b, w / 4) for a, b, w in weighted if a < b]

@@ -90,7 +90,7 @@ def test_a_bare_list_of_events_has_no_header(figures, whole):
     assert (bare["steps"], bare["gpus"][0]["name"]) == (whole["steps"], None)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False), st.sampled_from([64, 300, 4096]))
 def test_the_order_of_events_and_the_size_of_runs_change_nothing(figures, whole, shuffler, run):
     def shuffle(trace):

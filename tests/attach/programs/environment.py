@@ -14,14 +14,11 @@ def write(*_):
 if __name__ == "__main__" and sys.argv[2:] == ["only"]:
     write()
 elif __name__ == "__main__":
-    import parts
-    import torch
+    import trainings
 
-    network = parts.model()
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    training = trainings.Training()
     for _ in range(4):
-        for inputs, labels in parts.loader(32, num_workers=1, worker_init_fn=write):
-            parts.loss(network, inputs, labels).backward()
-            optimizer.step()
+        loader = trainings.DataLoader(trainings.data(), 32, num_workers=1, worker_init_fn=write)
+        trainings.fit(training.network, training.optimizer, loader)
         subprocess.run([sys.executable, __file__, sys.argv[1], "only"], check=True)
         write()

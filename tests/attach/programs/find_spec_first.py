@@ -7,4 +7,6 @@ import tempfile
 assert importlib.util.find_spec("torch") is not None
 os.chdir(tempfile.gettempdir())
 
-import plain  # noqa: E402, F401
+import trainings  # noqa: E402
+
+trainings.plain()

@@ -3,7 +3,6 @@
 import gzip
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -88,18 +87,6 @@ def test_the_fixed_program_prints_the_same_losses(run_here, name):
     losses = [re.findall(r"epoch \d: loss (\d\.\d{6})\n", one.stdout) for one in (before, after)]
     assert len(losses[0]) == 2
     assert losses[0] == pytest.approx(losses[1]) if name == "d" else losses[0] == losses[1]
-
-
-def test_an_answer_shows_the_measured_gain_and_says_where_there_is_none(monkeypatch):
-    ratio = mysteries.Gain([1.0, 2.0], [2.0, 4.0], 2.0, 1.5, 2.5, 2)
-    environment = SimpleNamespace(cpu="Some CPU", cores=4, torch="2.15.0")
-    measured = mysteries.Measured(1, environment, "2026-11-23T20:00:00+00:00", 0.1, 100, {}, {"a": ratio})
-    monkeypatch.setattr(mysteries, "read_measured", lambda: measured)
-    assert "**2.00x (1.50-2.50)**, 2 rounds" in BLOCKS["mystery"](None, "a", "loader", "aten::roll")
-    assert "not measured" in BLOCKS["mystery"](None, "b", "loader")
-    assert "Some CPU, 4 CPU cores, torch 2.15.0, 2 rounds of 100 steps" in BLOCKS["machine"](None, "mysteries")
-    monkeypatch.setattr(mysteries, "read_measured", lambda: None)
-    assert "No gain was measured" in BLOCKS["machine"](None, "mysteries")
 
 
 def test_what_was_measured_is_of_these_programs():

@@ -3,13 +3,10 @@
 import shutil
 
 import pytest
-from support import ROOT
 from support.trace_builder import TraceBuilder
 
 from tools.docs import others
 from walkthrough.results.errors import InputError
-
-SHARED = ROOT.parent / "shared" / "traces"
 
 
 def loading(wait, steps=(1000,) * 3, workers=False):
@@ -57,16 +54,3 @@ def test_a_trace_that_is_not_at_hand_is_named(pair, tmp_path):
     (tmp_path / "two.json").unlink()
     with pytest.raises(InputError, match=r"lacks the trace of https://example.org/two.json"):
         others.compute_pair(pair, others.traces_in(tmp_path))
-
-
-@pytest.mark.parametrize("recorded", others.read_pairs().pairs, ids=lambda pair: pair.before.sha256[:8])
-def test_a_recorded_pair_is_what_its_traces_show(recorded):
-    traces = others.traces_in(SHARED)
-    if not {recorded.before.sha256, recorded.after.sha256} <= set(traces):
-        pytest.skip("its traces are not in ../shared/traces")
-    computed = others.compute_pair(recorded, traces)
-    assert computed.before == recorded.before and computed.after == recorded.after
-    assert computed.advice and recorded.advice
-    assert computed.advice.predicted_gain == pytest.approx(recorded.advice.predicted_gain)
-    assert computed.advice.estimated_gain == pytest.approx(recorded.advice.estimated_gain)
-    assert (computed.advice.why, computed.gpu) == (recorded.advice.why, recorded.gpu)

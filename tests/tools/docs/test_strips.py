@@ -23,7 +23,6 @@ from tools.docs.strips import (
     Cut,
     Stretch,
 )
-from walkthrough.compare.figures import svg_text
 from walkthrough.records import samples
 from walkthrough.trace.analysis import analyze
 
@@ -56,14 +55,6 @@ def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with(specimen
     around = strips.stretch(specimen, Cut(around=TO_GPU, before_ms=0.05, after_ms=0.1))
     assert around.us == pytest.approx(150)
     assert strips.longest(around, COPIES, TO_GPU)[0] == pytest.approx(0.05, abs=0.001)
-
-
-def test_a_strip_and_a_pair_are_drawn_with_titles_call_outs_and_a_legend(specimen):
-    shown = strips.stretch(specimen)
-    svg = svg_text(strips.before_after((shown, "one"), (shown, "other"), ["$ walkthrough explain x"]))
-    for text in ("one: 1.00 ms, kernels run 40% of it", "other: ", "0.30 ms: the loop waits", "walkthrough explain x"):
-        assert text in svg
-    assert svg_text(strips.strip(shown, "one")).count(">DataLoader<") == 1
 
 
 def test_collectives_in_a_lane_of_their_own_are_shown_while_other_kernels_run(kept):

@@ -58,7 +58,8 @@ EXCHANGE = (
     r"send_?recv|all_?to_?all|deep_ep::|ep::(?<![a-z].{4})(intra|inter)node|a2a\w*(dispatch|combine)"
     r"|mori::moe::ep"
 )
-LAYOUT = r"nchwtonhwc|nhwctonchw|nchw2nhwc|nhwc2nchw|batched_transpose|transpose_(nchw|cnhw)"  # conversions, lower case
+# Conversions of layout, in lower case; a convolution of cuDNN that also converts its output has "_tn" after it.
+LAYOUT = r"nchwtonhwc|nhwctonchw|(nchw2nhwc|nhwc2nchw)(?!_[nt])|batched_transpose|transpose_(nchw|cnhw)"
 # In this order; the first match decides. Patterns are in lower case. Where a word must not go on to the left, the look
 # behind stands after it: a search for patterns that begin with letters is faster.
 _PATTERNS = [

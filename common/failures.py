@@ -50,7 +50,12 @@ def as_input_error(
 
 
 def _input_problem(
-    error: Exception, args: StepOptions, loader: Loader, device: torch.device, program: str | None, advice: str | None
+    error: Exception,
+    args: StepOptions,
+    loader: Loader,
+    device: torch.device,
+    program: str | None,
+    out_of_memory: str | None,
 ) -> str | None:
     """What the user can do about an error, in a line; None where it is a defect of the program."""
     batch_size, workers, text = loader.batch_size or 1, loader.num_workers, str(error)
@@ -66,11 +71,11 @@ def _input_problem(
     if is_out_of_memory(error):
         fixed = batch_size == 1 or batch_size != args.batch_size
         of_images = " or --image-size" if args.image_size else ""
-        smaller = advice or (f"try a smaller --model{of_images}" if fixed else f"try --batch-size {batch_size // 2}")
+        smaller = f"try a smaller --model{of_images}" if fixed else f"try --batch-size {batch_size // 2}"
         fits = ""
         if program and not fixed and device.type == "cuda":
             fits = what_fits(program, device, args.model, args.image_size, args.precision)
-        return f"out of memory on {device_name(device)} with batch size {batch_size}: {smaller}{fits}"
+        return f"out of memory on {device_name(device)} with batch size {batch_size}: {out_of_memory or smaller}{fits}"
     if message := compile_failure(error):
         return message
     if isinstance(error, OSError) and error.errno in CANNOT_WRITE:

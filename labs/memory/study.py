@@ -250,22 +250,32 @@ class Study(shared.Measured):
         runs = self.rounds(FEWER_ROUNDS[self.quick], measured)
         published = dict(zip(sizes, [RUNS["base"], *SAME_MEMORY.values()], strict=True))
         smallest = next(iter(runs), None)
-        return [
-            {"batch": size, "waits after, ms": statistics.median(map(statistics.median, after.values()))}
-            | {"waits before and after, ms": statistics.median(map(statistics.median, both.values()))}
-            | {"times the smallest": ratio(both, each(runs[smallest], "both")) if size != smallest else None}
-            | {"between the clocks": ratio(after, both)}
-            | {"published batch": published[size].batch_size, "published ms": published[size].optimizer_ms}
-            for size, own in runs.items()
-            for after, both in [(each(own, "after"), each(own, "both"))]
-        ]
+        rows = []
+        for size, own in runs.items():
+            after, both = each(own, "after"), each(own, "both")
+            rows.append(
+                {
+                    "batch": size,
+                    "waits after, ms": statistics.median(map(statistics.median, after.values())),
+                    "waits before and after, ms": statistics.median(map(statistics.median, both.values())),
+                    "times the smallest": ratio(both, each(runs[smallest], "both")) if size != smallest else None,
+                    "between the clocks": ratio(after, both),
+                    "published batch": published[size].batch_size,
+                    "published ms": published[size].optimizer_ms,
+                }
+            )
+        return rows
 
     def trained(self) -> Curves:
         """Of each variant, the seeds that all variants were trained from; on digits without CIFAR-10."""
-        own, variants = base_workers(self.options), dict[str, dict[str, Any]]()
-        variants |= {"base": {}, "half precision": {"precision": self.half}, "checkpointing": {"checkpoint": True}}
-        variants |= {"larger batch": {"batch_size": LARGER * self.options.batch_size}}
-        variants |= {"lower learning rate": {"lr": 0.01 / LARGER}}
+        own = base_workers(self.options)
+        variants: dict[str, dict[str, Any]] = {
+            "base": {},
+            "half precision": {"precision": self.half},
+            "checkpointing": {"checkpoint": True},
+            "larger batch": {"batch_size": LARGER * self.options.batch_size},
+            "lower learning rate": {"lr": 0.01 / LARGER},
+        }
         variants |= {f"{count} workers": {"workers": count} for count in TRAINED_WORKERS[self.quick] if count != own}
         trained: dict[str, list[Any]] = {name: [] for name in variants}
         for seed in SEEDS[self.quick]:
@@ -311,15 +321,24 @@ def speed(runs: Mapping[Any, Runs], name: Any) -> Any:
 
 def programs(steps: Mapping[str, Runs], options: StepOptions) -> list[Row]:
     """Every way to hold less, with the same batch: its speed, and the most memory that a step holds."""
-    base = first(steps[BASELINE])["peak_bytes"]
-    return [
-        {"program": name, "model": options.model, "batch": options.batch_size, "precision": one["precision"]}
-        | {"step ms": median_ms(runs), "speed": speed(steps, name)}
-        | {"peak MB": one["peak_bytes"] / 1e6, "of the baseline's": one["peak_bytes"] / base}
-        | {"published step ms": known.step_ms, "published GB": known.memory_gb}
-        for name, runs in steps.items()
-        for one, known in [(first(runs), SAME_BATCH.get(name, NONE))]
-    ]
+    base, rows = first(steps[BASELINE])["peak_bytes"], []
+    for name, runs in steps.items():
+        one, known = first(runs), SAME_BATCH.get(name, NONE)
+        rows.append(
+            {
+                "program": name,
+                "model": options.model,
+                "batch": options.batch_size,
+                "precision": one["precision"],
+                "step ms": median_ms(runs),
+                "speed": speed(steps, name),
+                "peak MB": one["peak_bytes"] / 1e6,
+                "of the baseline's": one["peak_bytes"] / base,
+                "published step ms": known.step_ms,
+                "published GB": known.memory_gb,
+            }
+        )
+    return rows
 
 
 def overall(programs: Sequence[Row], same_memory: Sequence[Row]) -> list[Row]:
@@ -329,12 +348,17 @@ def overall(programs: Sequence[Row], same_memory: Sequence[Row]) -> list[Row]:
     ours = [*map(small.get, SAME_BATCH), *map(same.get, SAME_MEMORY)]
     seconds = [epoch_seconds(*one) if one else None for one in ours]
     return [
-        {"run": name, "batch": one and one[1], "epoch s": epoch}
-        | {f"{ALL_EPOCHS} epochs, h": epoch and ALL_EPOCHS * epoch / 3600}
-        | {"of the base's time": epoch and seconds[0] and epoch / seconds[0]}
-        | {"published batch": run.batch_size, "published epoch s": run.epoch_seconds}
-        | {"published h": run.total_seconds / 3600}
-        | {"published, of the base's time": run.total_seconds / RUNS["base"].total_seconds}
+        {
+            "run": name,
+            "batch": one and one[1],
+            "epoch s": epoch,
+            f"{ALL_EPOCHS} epochs, h": epoch and ALL_EPOCHS * epoch / 3600,
+            "of the base's time": epoch and seconds[0] and epoch / seconds[0],
+            "published batch": run.batch_size,
+            "published epoch s": run.epoch_seconds,
+            "published h": run.total_seconds / 3600,
+            "published, of the base's time": run.total_seconds / RUNS["base"].total_seconds,
+        }
         for (name, run), one, epoch in zip(RUNS.items(), ours, seconds, strict=True)
     ]
 
@@ -342,9 +366,14 @@ def overall(programs: Sequence[Row], same_memory: Sequence[Row]) -> list[Row]:
 def curve_rows(curves: Curves) -> list[Row]:
     """Means over seeds, with intervals, of every epoch."""
     return [
-        {"variant": name, "epoch": number + 1, "seeds": len(seeds), "loss": mean([row["loss"] for row in epoch])}
-        | {"training accuracy %": percent([row["train_accuracy"] for row in epoch])}
-        | {"test accuracy %": percent([row["test_accuracy"] for row in epoch])}
+        {
+            "variant": name,
+            "epoch": number + 1,
+            "seeds": len(seeds),
+            "loss": mean([row["loss"] for row in epoch]),
+            "training accuracy %": percent([row["train_accuracy"] for row in epoch]),
+            "test accuracy %": percent([row["test_accuracy"] for row in epoch]),
+        }
         for name, seeds in curves.items()
         for number, epoch in enumerate(zip(*seeds, strict=True))
     ]

@@ -102,7 +102,10 @@ def training_set(data: Path, model: str, seed: int, ordered_once: bool = False) 
     check_extras(model)
     texts = corpus(data, SOME)
     train = split(texts.documents, seed)["train"]
-    scores = list(map(kept_rouge(data, texts).__getitem__, train)) if ordered_once else None
+    scores = None
+    if ordered_once:
+        kept = kept_rouge(data, texts)
+        scores = [kept[document] for document in train]
     return Candidates(train, tokens_for(model, train), size_of(model).lengths, texts.source, scores)
 
 

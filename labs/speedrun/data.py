@@ -70,8 +70,9 @@ class DeviceBatches:
     """Batches of a training set that is on the device as a whole, augmented there an epoch at a time.
 
     It is moved there, enlarged and normalised when it is first asked for a batch, so that a race's clock sees it. A
-    last, smaller batch is dropped. shift, cutout: px; Page's 4 and 8 of 32. Where `data.mirrors`, what was mirrored in
-    one epoch is not in the next (Jordan 2024), so that two epochs show every image both ways.
+    last, smaller batch is dropped. shift, cutout: px, an eighth and a quarter of an image: Page's 4 and 8 of 32. Where
+    `data.mirrors`, what was mirrored in one epoch is not in the next (Jordan 2024), so that two epochs show every image
+    both ways.
     """
 
     num_workers, prefetch_factor, pin_memory = 0, None, False

@@ -18,9 +18,8 @@ from typing import Any
 from common.device import autocast_notes, empty_cache
 from common.options import StepOptions
 from common.program import captured, peak_bytes, timed, words_of
-from labs.shared import study
+from labs.shared import study as shared
 from labs.shared.extras import imported
-from labs.shared.study import cell, measurement
 from labs.transformer import train
 from labs.transformer.batches import Packing, padding_share
 from labs.transformer.data import texts, training_set
@@ -72,7 +71,7 @@ def attempted(measure: Callable[[], Any], device: str) -> Any:
         empty_cache(torch.device(device))
 
 
-@measurement
+@shared.measurement
 def speeds(options: StepOptions, run: int) -> dict[str, Any]:
     """{program: the real tokens/s of its windows, or {"failed": why}}: one round. run: its number, and the seed."""
     own = replace(options, seed=options.seed + run)
@@ -84,7 +83,7 @@ def speeds(options: StepOptions, run: int) -> dict[str, Any]:
     return {name: attempted(partial(tokens, name), own.device) for name in PROGRAMS}
 
 
-@measurement
+@shared.measurement
 def loads(options: StepOptions) -> dict[str, Any]:
     """{program: {"padding": share of its tokens, "peak_bytes": of a step on its heaviest batch}}, or why it failed."""
 
@@ -107,7 +106,7 @@ def heaviest_batch(of: Program) -> Sequence[torch.Tensor]:
     return collate([data[number] for number in batches[0]])
 
 
-@measurement
+@shared.measurement
 def predicted(options: StepOptions) -> dict[str, Any]:
     """{program: peak bytes of a step of `T4` on a GPU, predicted on fake tensors, for the heaviest batch of an epoch}.
 
@@ -129,12 +128,12 @@ def predicted(options: StepOptions) -> dict[str, Any]:
     return {name: attempted(partial(peak, name), "cpu") for name in PROGRAMS if not name.startswith(left_out)}
 
 
-@measurement
+@shared.measurement
 def trained(options: StepOptions, name: str, run: int) -> dict[str, Any]:
     """What an epoch gives: see `train.train`. name: of `TRAININGS`. run: the round, and the seed."""
     program, changed = TRAININGS[name]
     own = replace(options, seed=options.seed + run, **changed)
-    return train.train(own, texts(own), program, epochs=1, most=None if study.on_gpu(options) else CPU_TEXTS)
+    return train.train(own, texts(own), program, epochs=1, most=None if shared.on_gpu(options) else CPU_TEXTS)
 
 
 # Tables
@@ -149,7 +148,7 @@ def program_rows(
         for name in PROGRAMS
     }
     memory = {name: None if isinstance(peak := peaks.get(name), Mapping) else peak for name in PROGRAMS}
-    one_before, rows = dict(pairwise(reversed(PROGRAMS))), study.ladder_rows(windows, "tokens/s")
+    one_before, rows = dict(pairwise(reversed(PROGRAMS))), shared.ladder_rows(windows, "tokens/s")
     for row in rows:
         load, peak = loaded.get(row["program"], {}), memory[row["program"]]
         before = memory.get(one_before.get(row["program"], ""))
@@ -215,14 +214,14 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
     gpu = None if on_gpu else "a GPU"
 
     def of(number: str, column: str) -> Any:
-        return cell(tables, "programs", column, program=names.get(number))
+        return shared.cell(tables, "programs", column, program=names.get(number))
 
     def share(column: str, number: str, other: str) -> float | None:
         sizes = of(number, column), of(other, column)
         return None if None in sizes else sizes[0] / sizes[1]
 
     def points(name: str) -> Any:
-        return cell(tables, "quality", "points more than random batches", **{"trained with": name})
+        return shared.cell(tables, "quality", "points more than random batches", **{"trained with": name})
 
     base, before, here, t4 = "times the baseline", "times the one before", "peak MB here", "peak GB predicted for a T4"
     published = f"about {MINUTES_BEFORE} to {MINUTES_AFTER} minutes"
@@ -238,7 +237,7 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
         claim("all", f"All tricks together gain as much (the last program, {SPEED_UP:g} times the baseline at least)",
               of("10", base), above=SPEED_UP),
         claim("whole", f"A whole training takes as much less time (train.py --program {AFTER}, times as fast)",
-              cell(tables, "minutes", "times as fast", training=f"train.py --program {AFTER}"), above=SPEED_UP),
+              shared.cell(tables, "minutes", "times as fast", training=f"train.py --program {AFTER}"), above=SPEED_UP),
         claim("half-time", "Half the precision, half the time: mixed precision is 1.8 times as fast at least (01)",
               of("01", before), published="faster", above=1.8, needs=None if on_gpu else "a GPU with 16-bit units"),
         claim("half-memory", "Mixed precision saves no memory, to within 5 % (01, of the baseline's peak, predicted)",
@@ -264,10 +263,10 @@ def claims(tables: Mapping[str, Sequence[Row]], on_gpu: bool) -> list[Claim]:
 
 
 def main() -> None:
-    options, _ = study.lab_options(__doc__, "transformer", DEFAULTS)
+    options, _ = shared.lab_options(__doc__, "transformer", DEFAULTS)
     imported("transformers", "transformer", "this study")
     train_set, classes = training_set(options)  # it refuses data and models that are none, and collects texts
-    lab = study.Measured(study.measurements("transformer", options, limit_seconds=LIMIT_SECONDS))
+    lab = shared.Measured(shared.measurements("transformer", options, limit_seconds=LIMIT_SECONDS))
     quick = options.quick
     rounds = lab.rounds(ROUNDS[quick], {"programs": partial(lab.one, "speeds")}).get("programs", {})
     trainings = lab.rounds(SEEDS[quick], {name: partial(lab.one, "trained", name=name) for name in TRAINED[quick]})
@@ -289,16 +288,16 @@ def main() -> None:
         f"predicted: DistilBERT's own size, mixed precision as fp16, batches of 8, bigger ones of {T4['batch_size']}; "
         "the batch of an epoch with the most tokens; compiling is not predicted",
     ]
-    if not study.on_gpu(options):
+    if not shared.on_gpu(options):
         notes.append(
             "no GPU: pinned memory has no effect, and a peak here is what a step allocates on top of weights and "
             f"optimizer state; whole trainings see {CPU_TEXTS} texts at most, other ones with each seed"
         )
         if autocast_notes("cpu", options.precision):
             notes.append("no AMX: autocast is off in the programs, so 01 changes nothing: --precision bf16 turns it on")
-    stored = study.as_stored(tables)
-    study.report(lab.lab.study(tables, claims(stored, study.on_gpu(options)), [*notes, *lab.notes]), options)
+    stored = shared.as_stored(tables)
+    shared.report(lab.lab.study(tables, claims(stored, shared.on_gpu(options)), [*notes, *lab.notes]), options)
 
 
 if __name__ == "__main__":
-    study.program(main, claims)
+    shared.program(main, claims)

@@ -47,31 +47,39 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # so also in programs that tests 
 
 
 @pytest.fixture
-def run_here(monkeypatch, capsys):
-    """run_here(file, *words): a step as a program, but in this process: its exit code, stdout and stderr."""
+def finished(capsys):
+    """finished(main, *args): a program's `main`, called in this process: its exit code, stdout and stderr."""
 
-    def run(file, *words):
-        module = load_step(file)
-        monkeypatch.setattr(sys, "argv", [str(file), *map(str, words)])
+    def call(main, *args):
         capsys.readouterr()
-        code = exit_code_of(module.main)
+        code = exit_code_of(main, *args)
         printed = capsys.readouterr()
         return SimpleNamespace(returncode=code, stdout=printed.out, stderr=printed.err)
+
+    return call
+
+
+@pytest.fixture
+def run_main(monkeypatch, finished):
+    """run_main(module, *words): the `main` of an imported program, with these words as its command line."""
+
+    def run(module, *words):
+        monkeypatch.setattr(sys, "argv", [module.__file__, *map(str, words)])
+        return finished(module.main)
 
     return run
 
 
 @pytest.fixture
-def run_command(capsys):
-    """run_command(*words): a command of the tool, but in this process: its exit code, stdout and stderr."""
+def run_here(run_main):
+    """run_here(file, *words): a step as a program, but in this process."""
+    return lambda file, *words: run_main(load_step(file), *words)
 
-    def run(*words):
-        capsys.readouterr()
-        code = exit_code_of(main, [str(word) for word in words])
-        printed = capsys.readouterr()
-        return SimpleNamespace(returncode=code, stdout=printed.out, stderr=printed.err)
 
-    return run
+@pytest.fixture
+def run_command(finished):
+    """run_command(*words): a command of the tool, but in this process."""
+    return lambda *words: finished(main, [str(word) for word in words])
 
 
 @pytest.fixture

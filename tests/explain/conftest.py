@@ -41,8 +41,8 @@ def run(explained):
 
 
 @pytest.fixture
-def refused(explained):
-    """refused(*words, message=...): asserts that `explain` refuses these words with one line on stderr only."""
+def assert_refuses(explained):
+    """assert_refuses(*words, message=...): `explain` refuses these words with one line on stderr only."""
 
     def command(*words, message):
         code, out, err = explained(*words)

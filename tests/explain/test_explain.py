@@ -69,12 +69,12 @@ def damaged(path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
 @pytest.mark.parametrize("bad", [os.mkfifo, link_to_a_pipe, listening, Path.touch, damaged, Path.mkdir])
 def test_where_the_newest_trace_cannot_be_read_that_is_said_and_the_next_one_explained(
-    run, refused, tmp_path, monkeypatch, bad
+    run, assert_refuses, tmp_path, monkeypatch, bad
 ):
     monkeypatch.chdir(tmp_path)
     newest = tmp_path / "host.1800000000000.pt.trace.json"
     bad(newest)
-    refused(tmp_path, message=newest.name)
+    assert_refuses(tmp_path, message=newest.name)
     before = two_steps().write(tmp_path / "host.1700000000000.pt.trace.json")
     for words in ([tmp_path], [tmp_path, "--json"], [tmp_path, before]):
         out, err = run(*words)
@@ -92,12 +92,12 @@ def test_of_a_folder_of_folders_those_with_traces_are_named_and_links_to_nothing
     assert [path.name for path in explain.traces_at(tmp_path / "mine")] == [RECORDED.name]
 
 
-def test_a_trace_without_permission_is_one_line(refused, tmp_path, monkeypatch):
+def test_a_trace_without_permission_is_one_line(assert_refuses, tmp_path, monkeypatch):
     def denied(path, *_, **__):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
 
     monkeypatch.setattr(chrome_trace, "open_plain", denied)
-    refused(two_steps().write(tmp_path / "made.json"), message="Permission denied")
+    assert_refuses(two_steps().write(tmp_path / "made.json"), message="Permission denied")
 
 
 # Forms.
@@ -167,7 +167,7 @@ def test_a_ladder_shows_the_predicted_and_the_measured_gain_of_each_step(run, tm
     assert run(tmp_path)[0] == run(ladder)[0]  # a folder of ladders, here of one
 
 
-def test_steps_whose_result_or_trace_cannot_be_read_are_named_and_the_others_still_show(run, refused, tmp_path):
+def test_steps_whose_result_or_trace_cannot_be_read_are_named_and_the_others_still_show(run, assert_refuses, tmp_path):
     folder = ladder_in(tmp_path)
     (folder / "00_baseline" / make_result().trace).write_bytes(b"no trace")
     out, err = run(folder)
@@ -176,7 +176,7 @@ def test_steps_whose_result_or_trace_cannot_be_read_are_named_and_the_others_sti
     assert len([line for line in run(folder)[1].splitlines() if "05_pinned_memory" in line]) == 1
     (folder / "04_multiprocess_loading" / "result.json").unlink()
     (folder / "05_pinned_memory" / "result.json").unlink()
-    refused(folder, message="one step only")
+    assert_refuses(folder, message="one step only")
 
 
 def test_gains_within_the_bound_are_no_miss_and_an_interval_with_no_gain_and_the_bound_decides_nothing():
@@ -305,12 +305,12 @@ def test_sizes_are_read_as_people_write_them(text, bytes_):
 
 
 @pytest.mark.parametrize("text", ["", "5", "-1GB", "1XB", "GB", "nan", "1e9"])
-def test_other_sizes_are_refused(refused, text):
-    refused("x.json", f"--max-size={text}", message="--max-size")
+def test_other_sizes_are_refused(assert_refuses, text):
+    assert_refuses("x.json", f"--max-size={text}", message="--max-size")
 
 
 @pytest.mark.parametrize("more", [[], ["--json"]], ids=["text", "json"])
-def test_what_cannot_be_read_ends_with_one_line_and_exit_code_2(refused, tmp_path, more):
+def test_what_cannot_be_read_ends_with_one_line_and_exit_code_2(assert_refuses, tmp_path, more):
     broken, bulky = tmp_path / "broken.json", tmp_path / "bulky.json"
     broken.write_text("broken")
     bulky.write_text('{"traceEvents": [' + " " * 1_100_000 + "]}")
@@ -325,7 +325,7 @@ def test_what_cannot_be_read_ends_with_one_line_and_exit_code_2(refused, tmp_pat
         ([tmp_path / "\x1b[31m.json"], "does not exist"),
         (["a" * 300], "File name too long"),
     ):
-        refused(*words, *more, message=message)
+        assert_refuses(*words, *more, message=message)
 
 
 def test_a_refusal_as_a_program(tmp_path):

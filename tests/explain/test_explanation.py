@@ -132,6 +132,6 @@ def test_a_trace_without_a_gpu_and_one_without_steps_have_pages_too(page):
     assert "GPU 0" not in text and "aten::mm" in text
 
 
-def test_a_page_is_for_one_trace_and_a_place_that_can_be_written(tmp_path, trace, refused):
-    refused(trace, trace, "--html", tmp_path / "page.html", message="one trace")
-    refused(trace, "--html", tmp_path / "none" / "page.html", message="none")
+def test_a_page_is_for_one_trace_and_a_place_that_can_be_written(tmp_path, trace, assert_refuses):
+    assert_refuses(trace, trace, "--html", tmp_path / "page.html", message="one trace")
+    assert_refuses(trace, "--html", tmp_path / "none" / "page.html", message="none")

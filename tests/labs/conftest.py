@@ -1,28 +1,11 @@
 """What tests of several files of a lab share."""
 
 import json
-import sys
-from types import SimpleNamespace
 
 import pytest
-from support import exit_code_of
 
 from labs.scale import data, drawing
 from walkthrough.compare.study import Measurements
-
-
-@pytest.fixture
-def run_main(monkeypatch, capsys):
-    """run_main(module, *words): the `main` of an imported program: its exit code, stdout and stderr."""
-
-    def run(module, *words):
-        monkeypatch.setattr(sys, "argv", [module.__file__, *map(str, words)])
-        capsys.readouterr()
-        code = exit_code_of(module.main)
-        printed = capsys.readouterr()
-        return SimpleNamespace(returncode=code, stdout=printed.out, stderr=printed.err)
-
-    return run
 
 
 @pytest.fixture

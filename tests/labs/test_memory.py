@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 import torch
 from support import ROOT, assert_refused
-from support.labs import assert_same_training, equal, killed_in_epoch, lab_options, weights_in
+from support.labs import assert_goes_on_after_a_kill, equal, lab_options, weights_in
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -168,12 +168,7 @@ def test_a_training_writes_its_epochs_and_one_that_is_killed_goes_on_as_if_it_we
     events = EventAccumulator(str(whole.folder)).Reload()
     assert [point.value for point in events.Scalars("loss")] == pytest.approx([row["loss"] for row in table])
 
-    with killed_in_epoch(2):
-        assert run(*words).returncode == 130
-    assert len(epochs_in(tmp_path / "train")) == 1
-    done = run(*words)
-    assert "goes on after epoch 1" in done.stdout
-    assert_same_training(done.folder, whole.folder)
+    assert_goes_on_after_a_kill(run, words, tmp_path / "train", whole.folder)
 
 
 def test_checkpointing_trains_the_same_half_precision_nearly_and_settings_are_not_mixed(run, tmp_path, monkeypatch):

@@ -3,7 +3,6 @@
 import random
 import shutil
 import sys
-import warnings
 from functools import partial
 
 import pytest
@@ -25,6 +24,8 @@ from labs.transformer.batches import Packing
 from labs.transformer.data import Example, Texts, tokenizer_for
 from labs.transformer.model import DEFAULTS, SIZES, Size, block_diagonal, classifier, packed_logits
 from labs.transformer.train import PROGRAMS, program_for
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable.*")  # of transformers
 
 NAMES = list(PROGRAMS)
 CLASSES = ("alpha", "beta", "gamma")
@@ -59,14 +60,6 @@ def program(texts):
 def baseline(program):
     """(loss, {weight: gradient}) of the first program."""
     return loss_and_gradients(program("00_baseline"))
-
-
-@pytest.fixture(autouse=True)
-def no_warnings_of_others():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")
-        warnings.filterwarnings("ignore", message=".*gradient_checkpointing_enable.*")
-        yield
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ import json
 import random
 import re
 import sys
-import warnings
 
 import pytest
 import torch
 from support import ROOT, assert_refused
-from support.labs import assert_same_training, equal, killed_in_epoch
+from support.labs import assert_goes_on_after_a_kill, equal
 
 from common import program as programs
 from common.timing import Plan
@@ -26,19 +25,13 @@ from labs.transformer.data import Example, tokenizer_for
 from labs.transformer.model import Size
 from walkthrough.results.errors import InputError
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable.*")  # of transformers
+
 LAB = ROOT / "labs" / "transformer"
 WORDS = {"red": "apple cherry rose brick blood".split(), "blue": "sky sea ink jeans whale".split()}
 SHORT = Plan(warmup_steps=0, warmup_seconds=0, windows=2, window_steps=1, window_seconds=0)
 PAGE = (ROOT / "docs" / "labs" / "transformer.md").read_text()
 NAMES = tuple(train.PROGRAMS)
-
-
-@pytest.fixture(autouse=True)
-def no_warnings_of_others():
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message=".*pin_memory.*no accelerator")
-        warnings.filterwarnings("ignore", message=".*gradient_checkpointing_enable.*")
-        yield
 
 
 @pytest.fixture
@@ -67,7 +60,7 @@ def run(data, tmp_path, monkeypatch, run_here):
     return started
 
 
-def refused(done, *words):
+def assert_train_refused(done, *words):
     """As `assert_refused`, but for the choice of a precision, which is told on stderr too."""
     lines = done.stderr.splitlines(keepends=True)
     done.stderr = "".join(line for line in lines if not line.startswith("precision: "))
@@ -100,12 +93,7 @@ def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, run_here):
 def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, words):
     words = ("--epochs", "2", *words)
     whole = run(*words, logdir=tmp_path / "whole")
-    with killed_in_epoch(2):
-        assert run(*words).returncode == 130
-    assert len(epochs_in(tmp_path / "train")) == 1
-    done = run(*words)
-    assert "goes on after epoch 1" in done.stdout
-    assert_same_training(done.folder, whole.folder)
+    assert_goes_on_after_a_kill(run, words, tmp_path / "train", whole.folder)
 
 
 def test_the_baseline_and_the_last_program_are_trained_as_they_are_and_settings_are_not_mixed(run, data, tmp_path):
@@ -118,10 +106,10 @@ def test_the_baseline_and_the_last_program_are_trained_as_they_are_and_settings_
         (("--epochs", "2"), "training with epochs 1, not 2"),
         (("--epochs", "1", "--program", "00_baseline"), "training with program 09_packing, not 00_baseline"),
     ):
-        refused(run(*words, logdir=folders[1]), message)
+        assert_train_refused(run(*words, logdir=folders[1]), message)
     path = data / "train.csv"
     path.write_text(path.read_text().replace(",red", ",x").replace(",blue", ",red").replace(",x", ",blue"))
-    refused(run("--epochs", "1", logdir=folders[1]), "is of a training with data")
+    assert_train_refused(run("--epochs", "1", logdir=folders[1]), "is of a training with data")
 
 
 def test_a_batch_that_does_not_fit_is_one_line(run, monkeypatch):
@@ -129,7 +117,7 @@ def test_a_batch_that_does_not_fit_is_one_line(run, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     monkeypatch.setattr(Training, "seconds", narrow)
-    refused(run(), "out of memory on", "try --batch-size 4")
+    assert_train_refused(run(), "out of memory on", "try --batch-size 4")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +133,7 @@ def test_a_batch_that_does_not_fit_is_one_line(run, monkeypatch):
 )
 def test_what_cannot_be_used_is_one_line(run, words, message, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    refused(run(*words.split()), message)
+    assert_train_refused(run(*words.split()), message)
 
 
 def test_a_model_without_a_trained_head_does_not_predict(tmp_path):

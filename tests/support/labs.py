@@ -1,6 +1,6 @@
 """What tests of several labs share: options, a training that is killed, whether two trainings are the same."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,18 @@ def weights_in(folder: Path) -> dict[str, torch.Tensor]:
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     """Whether two models have the same weights, bit by bit."""
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
+
+
+def assert_goes_on_after_a_kill(run: Callable[..., Any], words: Sequence[str], folder: Path, whole: Path) -> None:
+    """A training that ends in its second epoch is, by the same command, the one in `whole` at the end.
+
+    run(*words): the program, which trains in `folder`.
+    """
+    with killed_in_epoch(2):
+        assert run(*words).returncode == 130
+    assert [row["epoch"] for row in epochs_in(folder)] == [1]
+    assert "goes on after epoch 1" in run(*words).stdout
+    assert_same_training(folder, whole)
 
 
 def assert_same_training(folder: Path, other: Path) -> None:

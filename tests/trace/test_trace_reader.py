@@ -44,7 +44,7 @@ def whole(figures):
     return figures(GOOD)[0]
 
 
-def refused(figures, text, *words, name="made.json"):
+def assert_refused(figures, text, *words, name="made.json"):
     with pytest.raises(InputError) as error:
         figures(text, name)
     for word in ("made.json", *words):
@@ -197,7 +197,7 @@ def test_a_value_of_a_wrong_type_is_named(figures, run, value, monkeypatch):
 
     monkeypatch.setattr(chrome_trace, "_RUN", run)
     monkeypatch.setattr(chrome_trace, "CHUNK_SIZE", run)
-    refused(figures, changed(spoil), "Expected", "[1].ts")
+    assert_refused(figures, changed(spoil), "Expected", "[1].ts")
 
 
 def test_invalid_utf8_control_characters_and_odd_ids_do_not_matter(figures, whole, tmp_path):
@@ -236,7 +236,7 @@ def test_invalid_utf8_control_characters_and_odd_ids_do_not_matter(figures, whol
     ids=lambda value: repr(value[:20]),
 )
 def test_anything_but_a_trace_is_refused_in_one_line(figures, text, word):
-    refused(figures, text, word)
+    assert_refused(figures, text, word)
 
 
 def test_a_deeply_nested_argument_costs_no_more_than_its_event(figures, whole):
@@ -305,7 +305,7 @@ def test_a_field_of_the_header_that_cannot_be_read_is_missing(figures, whole, tm
         assert rank_of(tmp_path / "made.json") is None
 
 
-def test_more_events_or_names_than_any_trace_has_are_refused(tmp_path, monkeypatch):
+def test_more_events_or_names_than_any_trace_has_are_assert_refused(tmp_path, monkeypatch):
     path = two_steps().write(tmp_path / "made.json")
     monkeypatch.setattr(reader, "MAX_DISTINCT", 5)
     with pytest.raises(InputError, match="more names or threads"):
@@ -350,7 +350,7 @@ def test_one_endless_name_takes_no_more_memory_than_one_run_may(tmp_path, monkey
     assert sum(lengths) < 10 * 200_000
 
 
-def test_a_trace_of_python_functions_alone_is_refused(tmp_path):
+def test_a_trace_of_python_functions_alone_is_assert_refused(tmp_path):
     builder = TraceBuilder()
     builder.add("python_function", "train.py(1): main", 100, 50)
     with pytest.raises(InputError, match="Python functions alone"):

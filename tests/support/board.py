@@ -10,8 +10,12 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from support import ROOT, make_result, write_run
 from support.trace_builder import V100, TraceBuilder, two_steps
@@ -19,8 +23,18 @@ from support.trace_builder import V100, TraceBuilder, two_steps
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
 PROFILER = "/data/plugin/pytorch_profiler"
 WALKTHROUGH = "/data/plugin/walkthrough"
+KERNEL = "volta_sgemm_128x64_nn"  # of `with_python`
 PATIENCE = 300  # s: the tests share the machine, and a failure of TensorBoard itself is noticed at once
 _http = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the environment is not asked
+
+
+def until(ready):
+    """Wait until `ready()` is true; returns it."""
+    ends = time.monotonic() + PATIENCE
+    while not (answer := ready()):
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+    return answer
 
 
 def hostile_trace():
@@ -62,6 +76,26 @@ def only_kernels():
     return builder
 
 
+def with_python():
+    """Two steps; in each an operator below Python functions launches two kernels, and autograd's thread one."""
+    builder = TraceBuilder()
+    for number, begin in ((1, 10_000), (2, 11_000)):
+        builder.step(number, begin, 1000)
+        builder.add("python_function", "train.py(40): train", begin + 10, 900)
+        builder.add("python_function", "model.py(7): forward", begin + 100, 300)
+        op = builder.op("aten::mm", begin + 150, 200)
+        op["args"] |= {"Input Dims": [[32, 64], [64, 10]], "Input type": ["float", "float"]}
+        grid = {"grid": [8, 1, 1], "block": [128, 1, 1]}
+        builder.launch(KERNEL, begin + 160, 10, begin + 260, 100, op=op, **grid)
+        builder.launch("splitKreduce_kernel", begin + 200, 10, begin + 360, 20, op=op)
+        for depth in range(5):
+            builder.add("cuda_runtime", "cudaEventRecord", begin + 500 + depth, 50 - 2 * depth, tid=2)
+        back = builder.op("MmBackward0", begin + 600, 80, tid=2)
+        builder.launch("volta_sgemm_64x32_nt", begin + 610, 10, begin + 630, 150, op=back, tid=2)
+        builder.memory(begin + 160, 4_000_000, 6_000_000 + 1_000_000 * number, 10_000_000, address=number)
+    return builder
+
+
 def fill(logdir):
     """Runs of every kind in a log folder; returns it."""
     windows = {"00_baseline": 100.0, "04_multiprocess_loading": 120.0}
@@ -77,6 +111,7 @@ def fill(logdir):
         "of 2021": {"w.pt.trace.json": two_steps("2021")},
         "hostile": {"w.pt.trace.json": hostile_trace()},
         "distributed": distributed_traces(),
+        "python": {"w.pt.trace.json": with_python()},
         "only kernels": {"w.pt.trace.json": only_kernels()},
         "without events": {"w.pt.trace.json": TraceBuilder()},
         "odd [name] ünï": {"w [1].pt.trace.json.gz": two_steps()},
@@ -88,6 +123,29 @@ def fill(logdir):
     (logdir / "broken").mkdir()
     (logdir / "broken" / "w.pt.trace.json.gz").write_bytes(b"\x1f\x8bbroken")
     return logdir
+
+
+@contextmanager
+def both_tabs(logdir, cache, flags=None):
+    """(WalkthroughPlugin, TorchProfilerPlugin) in this process, once the latter has read all traces."""
+    context = SimpleNamespace(logdir=str(logdir), flags=flags)
+    with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch-tb-profiler's: it was written for the pandas of 2021
+        patched.setenv("XDG_CACHE_HOME", str(cache))
+        from torch_tb_profiler.plugin import TorchProfilerPlugin
+
+        from walkthrough.tensorboard import profiler_plugin
+        from walkthrough.tensorboard.plugin import WalkthroughPlugin
+
+        profiler_plugin.patch()
+        walkthrough, profiler = WalkthroughPlugin(context), TorchProfilerPlugin(context)
+        loading = profiler.walkthrough_loading
+        try:
+            until(lambda: loading.names() and not loading.loading)
+            yield walkthrough, profiler
+        finally:
+            walkthrough.answers.close()
+            loading.answers.close()
 
 
 @contextmanager

@@ -48,6 +48,7 @@ def look(request):
     return getattr(request, "param", ("light", 1280))
 
 
+EDGES = pytest.mark.parametrize("look", [("light", 900), ("dark", 2560)], indirect=True, ids=lambda look: str(look[1]))
 BOTH = pytest.mark.parametrize("look", [("light", 1280), ("dark", 1920)], indirect=True, ids=lambda look: look[0])
 
 
@@ -117,6 +118,14 @@ def tab(visit):
         return page
 
     return show
+
+
+def options_of(page, until=None):
+    """The name of the page that is open, and the options in its address, once `until` is among them."""
+    if until:
+        page.wait_for_function("name => new URLSearchParams(location.hash.split('?')[1]).has(name)", arg=until)
+    name, _, query = page.evaluate("location.hash").removeprefix("#").partition("?")
+    return name, {name: value for name, [value] in parse_qs(query).items()}
 
 
 def wait_for_charts(page):

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.board import PATIENCE
+from support.board import until
 
 from walkthrough.results import environment
 from walkthrough.results.result import write_whole
@@ -15,15 +15,11 @@ from walkthrough.tensorboard.answers import Answers, Kept
 from walkthrough.tensorboard.worker import Question
 
 WAITING = str(Path(__file__).with_name("waiting_child.py"))
+WHOLE = gzip.compress(b"{}")
 
 
-def until(ready):
-    """Wait until `ready()` is true; returns it."""
-    ends = time.monotonic() + PATIENCE
-    while not (answer := ready()):
-        assert time.monotonic() < ends
-        time.sleep(0.01)
-    return answer
+def about(name, mtime_ns=1, options=()):
+    return Question("digest", name, 1, mtime_ns, options)
 
 
 @pytest.fixture
@@ -46,64 +42,91 @@ def answers_of(kept, monkeypatch):
         store.close()
 
 
-def test_what_was_asked_for_last_is_read_first_and_what_nobody_waits_for_last(tmp_path, answers_of):
-    paths = {name: tmp_path / name for name in ("first", "a", "b", "c", "ahead1", "ahead2")}
-    for path in paths.values():
-        path.write_text("{}")
-    questions = {name: Question.of("digest", path) for name, path in paths.items()}
-    store = answers_of(WAITING, str(tmp_path))
-    asked = lambda: [Path(line).name for line in (tmp_path / "asked0").read_text().splitlines()]  # noqa: E731
-    store.get(questions["first"])
-    until((tmp_path / "asked0").exists)  # it is being read
+@pytest.fixture
+def store(tmp_path, answers_of):
+    """`Answers` of `waiting_child`."""
+    return answers_of(WAITING, str(tmp_path))
+
+
+@pytest.fixture
+def begun(tmp_path):
+    """begun(): wait until the child has its first question."""
+    return lambda: until((tmp_path / "asked0").exists)
+
+
+@pytest.fixture
+def answered(tmp_path, store):
+    """answered(): let the child answer; returns the names that it was asked about, in order."""
+
+    def go():
+        (tmp_path / "go0").touch()
+        until(lambda: store.reading == 0)
+        return (tmp_path / "asked0").read_text().split()
+
+    return go
+
+
+def test_what_was_asked_for_last_is_read_first_and_what_nobody_waits_for_last(store, begun, answered):
+    store.get(about("first"))
+    begun()
     for name in ("ahead1", "a", "b", "ahead2", "c", "first", "a", "a", "ahead1"):
         if "ahead" in name:
-            store.ask(questions[name], urgent=False)
+            store.ask(about(name), urgent=False)
         else:
-            assert store.get(questions[name]) == ("reading", None)
+            assert store.get(about(name)) == ("reading", None)
     assert store.reading == 6
-    (tmp_path / "go0").touch()
-    until(lambda: store.reading == 0)
-    assert asked() == ["first", "a", "c", "b", "ahead1", "ahead2"]  # each once
+    assert answered() == ["first", "a", "c", "b", "ahead1", "ahead2"]  # each once
 
 
-def test_what_is_read_ahead_is_what_was_named_last(tmp_path, answers_of):
-    questions = {name: Question("digest", name, 1, 1) for name in "abcde"}
-    store = answers_of(WAITING, str(tmp_path))
-    store.read_ahead([questions["a"], questions["b"]])
-    until((tmp_path / "asked0").exists)  # a is being read
-    store.ask(questions["c"])
-    store.read_ahead([questions["d"], questions["e"]])
-    (tmp_path / "go0").touch()
-    until(lambda: store.reading == 0)
-    assert (tmp_path / "asked0").read_text().split() == ["a", "c", "d", "e"]
+def test_what_is_read_ahead_is_what_was_named_last(store, begun, answered):
+    store.read_ahead([about("a"), about("b")])
+    begun()
+    store.ask(about("c"))
+    store.read_ahead([about("d"), about("e")])
+    assert answered() == ["a", "c", "d", "e"]
 
 
-def test_a_trace_that_is_being_written_waits_until_it_is_complete(tmp_path, answers_of, monkeypatch):
-    store = answers_of(WAITING, str(tmp_path))
+def test_a_trace_that_is_being_written_waits_until_it_is_complete(store, begun, answered, monkeypatch):
     monkeypatch.setattr(answers, "SETTLE_SECONDS", 1e6)
-    store.get(Question("digest", "late", 1, time.time_ns()))
-    store.get(Question("digest", "early", 1, 1))
-    until((tmp_path / "asked0").exists)
+    store.get(about("late", time.time_ns()))
+    store.get(about("early"))
+    begun()
     monkeypatch.setattr(answers, "SETTLE_SECONDS", 0)
-    (tmp_path / "go0").touch()
-    until(lambda: store.reading == 0)
-    assert (tmp_path / "asked0").read_text().split() == ["early", "late"]
+    assert answered() == ["early", "late"]
 
 
-@pytest.mark.parametrize("half", ["", '{"reason": nu'])
-def test_a_trace_at_which_a_child_dies_is_tried_twice(tmp_path, answers_of, monkeypatch, half):
+def test_questions_that_wait_are_no_more_than_a_page_can_ask(store, begun, answered, monkeypatch):
+    monkeypatch.setattr(answers, "MOST_WAITING", 5)
+    store.ask(about("ahead"), urgent=False)
+    begun()
+    for number in range(100):
+        assert store.get(about("trace", options=(number, None))) == ("reading", None)
+    assert store.reading == 6
+    assert answered() == ["ahead", *["trace"] * 5]
+
+
+def test_an_answer_that_is_not_kept_any_more_is_computed_again(kept, store, answered):
+    question = about("trace")
+    for _ in range(2):
+        write_whole(kept.path(question.key), WHOLE, 0o600)
+        store.ask(question)
+        assert store.is_settled(question)
+        kept.delete(question.key)
+        assert store.get(question) == ("reading", None)
+        answered()
+
+
+def test_a_trace_at_which_a_child_dies_is_tried_twice(tmp_path, answers_of, monkeypatch):
     monkeypatch.setattr(answers, "RETRY_SECONDS", 0)
-    path, log = tmp_path / "trace", tmp_path / "log"
-    path.write_text("{}")
+    log, half = tmp_path / "log", '{"reason": nu'
     store = answers_of("-c", f"input(); open({str(log)!r}, 'a').write('.'); print({half!r}, end=''); exit(9)")
-    question = Question.of("digest", path)
 
     def lasting():
-        state, reason = store.get(question)
+        state, reason = store.get(about("trace"))
         return log.exists() and len(log.read_text()) == 2 and state == "failed" and reason
 
     assert "ended with exit code 9" in until(lasting)
-    assert store.get(question)[0] == "failed"
+    assert store.get(about("trace"))[0] == "failed"
     assert log.read_text() == ".."
 
 
@@ -118,7 +141,7 @@ for number, line in enumerate(sys.stdin):
     print(json.dumps({{"reason": "too large", "starved": True, "last": True}} if starved else {{}}), flush=True)
 """
     store = answers_of("-c", program)
-    questions = [Question("digest", name, 1, 1) for name in ("good", "next", "bomb", "last")]
+    questions = [about(name) for name in ("good", "next", "bomb", "last")]
     for question in questions:
         store.ask(question)
         until(lambda question=question: store.is_settled(question))
@@ -126,15 +149,34 @@ for number, line in enumerate(sys.stdin):
     assert log.read_text().split() == ["good0", "next1", "next0", "bomb1", "bomb0", "last0"]
 
 
+def test_where_no_answer_can_be_written_a_temporary_folder_is_tried_and_then_the_reason_is_said(
+    tmp_path, kept, answers_of, caplog
+):
+    full = '{"reason": "the disk is full", "unwritable": true}'
+    store = answers_of("-c", f"while input(): print({full!r}, flush=True)")
+    assert until(lambda: store.get(about("trace"))[1]) == "the disk is full"
+    assert kept.folder != tmp_path / "kept"
+    assert caplog.text.count("a temporary folder is used") == 1
+    assert store._outcomes[about("trace").key][1] == float("inf")  # not read again
+
+
+@pytest.mark.parametrize("end", ["time.sleep(1000)", "os.kill(os.getpid(), signal.SIGXCPU)"])
+def test_a_child_that_takes_too_long_is_ended_and_the_trace_is_not_tried_again(tmp_path, answers_of, monkeypatch, end):
+    monkeypatch.setattr(answers, "RETRY_SECONDS", 0)
+    monkeypatch.setattr(answers, "PATIENCE", 1 if "kill" in end else 0.001)
+    log = tmp_path / "log"
+    store = answers_of("-c", f"import os, signal, time; input(); open({str(log)!r}, 'a').write('.'); {end}")
+    reason = until(lambda: store.get(about("trace"))[1])
+    assert "300 s of the CPU: WALKTHROUGH_READER_SECONDS sets the limit" in reason
+    assert store.get(about("trace")) == ("failed", reason)
+    assert not log.exists() or log.read_text() == "."
+
+
 def test_an_answer_comes_back_packed_and_only_its_user_can_read_it(kept):
-    packed = gzip.compress(b"{}")
-    write_whole(kept.path("key"), packed, 0o600)
-    assert (kept.read("key"), kept.read("another")) == (packed, None)
+    write_whole(kept.path("key"), WHOLE, 0o600)
+    assert (kept.read("key"), kept.read("another")) == (WHOLE, None)
     assert not (kept.path("key").stat().st_mode | kept.folder.stat().st_mode) & 0o077
     assert [file.name for file in kept.folder.iterdir()] == ["key.json.gz"]
-
-
-WHOLE = gzip.compress(b"{}")
 
 
 @pytest.mark.parametrize(
@@ -148,17 +190,14 @@ def test_an_answer_that_is_damaged_or_that_others_could_have_written_is_deleted(
     assert not kept.path("key").exists()
 
 
-def test_an_answer_that_is_not_kept_any_more_is_computed_again(tmp_path, kept, answers_of):
-    store = answers_of(WAITING, str(tmp_path))
-    question = Question("digest", "trace", 1, 1)
-    for _ in range(2):
-        write_whole(kept.path(question.key), gzip.compress(b"{}"), 0o600)
-        store.ask(question)
-        assert store.is_settled(question)
-        store.kept.delete(question.key)
-        assert store.get(question) == ("reading", None)
-        (tmp_path / "go0").touch()
-        until(lambda: store.reading == 0)
+def test_nothing_is_kept_where_others_can_write(tmp_path):
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    elsewhere = Kept(tmp_path / "open", 1000, ".json.gz")
+    write_whole(elsewhere.path("key"), WHOLE, 0o600)
+    assert elsewhere.read("key")
+    assert elsewhere.folder.stat().st_mode & 0o077 == 0
+    assert list((tmp_path / "open").iterdir()) == []
 
 
 def test_the_oldest_answers_are_deleted_but_what_is_spared_and_what_is_being_written_are_not(kept):
@@ -175,60 +214,16 @@ def test_the_oldest_answers_are_deleted_but_what_is_spared_and_what_is_being_wri
     assert left == [".key4", "another", "key0", "key2", "key3", "key4"]  # down to 7/8 of it
 
 
-def test_nothing_is_kept_where_others_can_write(tmp_path):
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    elsewhere = Kept(tmp_path / "open", 1000, ".json.gz")
-    write_whole(elsewhere.path("key"), gzip.compress(b"{}"), 0o600)
-    assert elsewhere.read("key")
-    assert elsewhere.folder.stat().st_mode & 0o077 == 0
-    assert list((tmp_path / "open").iterdir()) == []
-
-
-def test_a_key_changes_with_the_file_and_the_question(tmp_path):
-    path = tmp_path / "trace"
-    keys = set()
+def test_a_key_changes_with_the_file_the_question_and_all_code_that_reads_traces(tmp_path, monkeypatch):
+    path, keys, hashes = tmp_path / "trace", set(), set()
     for when, content in ((1, "a"), (2, "a"), (2, "ab")):
         path.write_text(content)
         os.utime(path, (when, when))
         keys |= {Question.of(kind, path, options).key for kind, options in (("digest", ()), ("lanes", (0, None)))}
     assert len(keys) == 6
-
-
-@pytest.mark.parametrize("room", ["trace", "advice", "tensorboard"])
-def test_a_key_changes_with_all_code_that_reads_traces(tmp_path, monkeypatch, room):
     monkeypatch.setattr(environment, "ROOT", tmp_path)
-    rule = tmp_path / "walkthrough" / room / "rule.py"
-    rule.parent.mkdir(parents=True)
-    hashes = set()
-    for code in ("1", "2"):
-        rule.write_text(code)
+    for room in ("trace", "advice", "tensorboard"):
+        (tmp_path / "walkthrough" / room).mkdir(parents=True)
+        (tmp_path / "walkthrough" / room / "rule.py").write_text("code")
         hashes.add(worker._code.__wrapped__())
-    assert len(hashes) == 2
-
-
-@pytest.mark.parametrize("end", ["time.sleep(1000)", "os.kill(os.getpid(), signal.SIGXCPU)"])
-def test_a_child_that_takes_too_long_is_ended_and_the_trace_is_not_tried_again(tmp_path, answers_of, monkeypatch, end):
-    monkeypatch.setattr(answers, "RETRY_SECONDS", 0)
-    monkeypatch.setattr(answers, "PATIENCE", 1 if "kill" in end else 0.001)
-    path, log = tmp_path / "trace", tmp_path / "log"
-    path.write_text("{}")
-    store = answers_of("-c", f"import os, signal, time; input(); open({str(log)!r}, 'a').write('.'); {end}")
-    question = Question.of("digest", path)
-    reason = until(lambda: store.get(question)[1])
-    assert "300 s of the CPU: WALKTHROUGH_READER_SECONDS sets the limit" in reason
-    assert store.get(question) == ("failed", reason)
-    assert not log.exists() or log.read_text() == "."
-
-
-def test_questions_that_wait_are_no_more_than_a_page_can_ask(tmp_path, answers_of, monkeypatch):
-    monkeypatch.setattr(answers, "MOST_WAITING", 5)
-    store = answers_of(WAITING, str(tmp_path))
-    store.ask(Question("digest", "ahead", 1, 1), urgent=False)
-    until((tmp_path / "asked0").exists)
-    for number in range(100):
-        assert store.get(Question("lanes", "trace", 1, 1, (number, None))) == ("reading", None)
-    assert store.reading == 6
-    (tmp_path / "go0").touch()
-    until(lambda: store.reading == 0)
-    assert (tmp_path / "asked0").read_text().split() == ["ahead", *["trace"] * 5]
+    assert len(hashes) == 3

@@ -5,14 +5,16 @@ import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
+from urllib.parse import parse_qsl
 
 import pytest
-from support import make_result, write_run
+from support import in_rounds, make_limit, make_result, write_run
 from support.trace_builder import two_steps
 from werkzeug import wrappers
 from werkzeug.test import Client
 
-from walkthrough.compare import rounds
+from walkthrough.compare import roofs, rounds
+from walkthrough.results import result
 from walkthrough.tensorboard import plugin
 from walkthrough.tensorboard.plugin import guarded, is_allowed
 from walkthrough.trace.steps import ROLES
@@ -29,16 +31,10 @@ def test_other_names_are_refused_where_only_this_machine_is_served(served, bind_
     assert {is_allowed(header, served, bind_all) for header in OTHERS} == {serves_others}
 
 
-@pytest.mark.parametrize(
-    ("header", "names", "allowed"),
-    [
-        ("hub.example:443", ["other", " Hub.example "], True),
-        ("hub.example", ["*"], True),
-        ("hub.example", [""], False),
-    ],
-)
-def test_names_of_the_users_own(header, names, allowed):
-    assert is_allowed(header, None, False, names) == allowed
+def test_names_of_the_users_own():
+    assert is_allowed("hub.example:443", None, False, ["other", " Hub.example "])
+    assert is_allowed("hub.example", None, False, ["*"])
+    assert not is_allowed("hub.example", None, False, [""])
 
 
 def test_a_refusal_holds_no_more_of_the_name_than_a_name_may_have(monkeypatch):
@@ -90,7 +86,41 @@ def tab(tmp_path, monkeypatch):
     tab.answers.close()
 
 
-def test_one_ladder_that_fails_is_named_and_the_others_are_answered(tmp_path, monkeypatch, tab):
+@pytest.fixture
+def get(tab):
+    """get(route, **query): the answer to a request."""
+    apps = tab.get_plugin_apps()
+    return lambda route, **query: Client(apps[f"/{route}"]).get(f"/{route}", query_string=query)
+
+
+def test_a_ladder_has_what_compare_says_of_it(tmp_path, get):
+    idle = {"needs": "a GPU", "notes": ["no GPU: so", "of all"]}
+    changes = {
+        "00_baseline": {"windows": [100.0] * 5, "notes": ["of all"]},
+        "04_multiprocess_loading": {"windows": [120.0] * 5},
+        "05_pinned_memory": idle,
+        "06_prefetch": idle,
+        "07_small_images": {"windows": [180.0, 240.0, 300.0]},
+    }
+    for step, change in changes.items():
+        write_run(tmp_path / "ladder", make_result(step, **change))
+    answer = get("ladders").json
+    (ladder,) = answer["ladders"]
+    base, loading, pinned, _, small = ladder["rows"]
+    assert ladder["title"] == "ladder: mobilenet_v2, 224 px, cifar10, on Test GPU"
+    assert "2 of 2 (faster: 04 1.20x, 07 2.00x)." in ladder["summary"]
+    assert (loading["step"], loading["run"]) == ("04_multiprocess_loading", "ladder/04_multiprocess_loading")
+    assert (base["relative"]["text"], loading["gain"]["text"]) == ("1.00x", "1.20x (1.20-1.20)")
+    assert [row["relative"]["resolved"] for row in (base, loading)] == [True, True]  # the baseline is not grey
+    assert (pinned["acts"], pinned["needs"], pinned["gain"], pinned["relative"]) == (False, "needs a GPU", None, None)
+    assert (base["acts"], base["needs"], base["notes"], pinned["notes"]) == (True, None, ["of all"], ["of all"])
+    assert (small["gain"]["ratio"], small["relative"]["ratio"]) == (pytest.approx(2.0), pytest.approx(2.4))
+    assert (small["low"], small["high"], small["windows"], small["rounds"]) == (180, 300, 3, 1)
+    assert (small["has_trace"], small["batch_size"], small["samples_per_second"]["median"]) == (False, 32, 240)
+    assert answer["original"]["relative"]["05_pinned_memory"] == 5.05
+
+
+def test_one_ladder_that_fails_is_named_and_the_others_are_answered(tmp_path, monkeypatch, get):
     for folder, step in (("good", "00_a"), ("good", "01_b"), ("bad", "00_a"), ("bad", "01_worse")):
         write_run(tmp_path / folder, make_result(step))
     write_run(tmp_path / "bad", make_result("02_other", model="another"))
@@ -102,65 +132,134 @@ def test_one_ladder_that_fails_is_named_and_the_others_are_answered(tmp_path, mo
         return ladder(group, rounds)
 
     monkeypatch.setattr(rounds, "ladder", fails)
-    answer = Client(tab.get_plugin_apps()["/ladders"]).get("/ladders").json
+    answer = get("ladders").json
     shown = [[row["run"] for row in one["rows"]] for one in answer["ladders"]]
     assert shown == [["bad/02_other"], ["good/00_a", "good/01_b"]]
     assert answer["problems"] == ["bad: 00_a, 01_worse cannot be compared: too large"]
 
 
-def test_the_list_of_runs_is_sent_again_only_where_it_has_changed(tmp_path, tab):
+def test_a_row_has_its_shares_of_the_peaks_that_limit_measured_and_null_without_them(tmp_path, get):
+    write_run(tmp_path, make_result(windows=[100.0] * 5))
+
+    def shares():
+        ((row,),) = (ladder["rows"] for ladder in get("ladders").json["ladders"])
+        return row["share_of_arithmetic_peak"], row["share_of_memory_roof"]
+
+    step_bytes = [{"precision": "float32", "fixed": 0.0, "per_image": 200.0}]
+    counted = {"precision": "float32", "flops_per_image": 1_000, "step_bytes": step_bytes}
+    assert shares() == (None, None)
+    result.write_json(tmp_path / roofs.FILE, make_limit(**counted).as_json())
+    assert shares() == pytest.approx((1_000 * 100 / 1e9, 200 * 100 / 1e8))
+    result.write_json(tmp_path / roofs.FILE, make_limit(**counted, model="another").as_json())
+    assert shares() == (None, None)
+    (tmp_path / roofs.FILE).write_text("torn")
+    assert shares() == (None, None)
+
+
+def test_any_two_runs_of_a_setup_have_a_ratio_of_the_rounds_that_both_keep(tmp_path, get):
+    two_steps().write(tmp_path / "gpu.pt.trace.json")
+    in_rounds(tmp_path, "00_a", {1: [100.0] * 5, 2: [100.0] * 5})
+    in_rounds(tmp_path, "01_b", {1: [110.0] * 5, 2: [130.0] * 5, 3: [500.0] * 5})
+    write_run(tmp_path, make_result("02_c", windows=[50.0] * 5, batch_size=64))
+    write_run(tmp_path, make_result("03_d", model="another"))
+    answer = get("ratio", before="00_a", after="01_b").json
+    assert (answer["ratio"]["ratio"], answer["ratio"]["rounds"]) == (pytest.approx((1.1 * 1.3) ** 0.5), 2)
+    answer = get("ratio", before="00_a", after="02_c").json
+    assert (answer["ratio"]["text"], answer["speeds"], answer["batch_sizes"]) == (
+        "0.50x (0.50-0.50)",
+        [100, 50],
+        [32, 64],
+    )
+    for before in ("00_a", "03_d", tmp_path.name):
+        assert get("ratio", before=before, after="00_a").json["ratio"] is None
+    (tmp_path / "01_b" / "runs" / "1.json").write_text("torn")
+    assert get("ratio", before="00_a", after="01_b").json["ratio"]["rounds"] == 1
+
+
+def test_the_list_of_runs_is_sent_again_only_where_it_has_changed(tmp_path, tab, get):
     path = two_steps().write(tmp_path / "a.pt.trace.json")
-    client = Client(tab.get_plugin_apps()["/runs"])
-    first = client.get("/runs").json
+    first = get("runs").json
     tab.runs._rescan()
-    assert client.get("/runs", query_string={"known": first["version"]}).json == first | {"runs": None}
+    assert get("runs", known=first["version"]).json == first | {"runs": None}
     os.utime(path, (1, 1))
     tab.runs._rescan()
-    second = client.get("/runs", query_string={"known": first["version"]}).json
+    second = get("runs", known=first["version"]).json
     assert second["version"] != first["version"]
     assert second["runs"][0]["versions"] != first["runs"][0]["versions"]
 
 
-def test_ranks_that_cannot_be_compared_are_left_out_by_name(monkeypatch):
-    fine = {"rank": None, "gpus": [], "collectives": {}, "partial": False, "sampled": False, "typical": {}}
-    fine |= {"advice": [], "bound": ""}
-    answers = {
+@pytest.mark.parametrize(
+    "route",
+    [
+        *("digest", "digest?run=nowhere", "trace?run=gpu&trace=../gpu/w.pt.trace.json", "ranks?run=../gpu"),
+        *("lanes?run=gpu&first=-1", "lanes?run=gpu&last=all", "lanes?run=gpu&first=2&last=1"),
+        *("lanes?run=gpu&first=9999999999", "ratio?before=gpu&after=nowhere"),
+        "event?run=gpu&name=k&pid=1&at=1&duration=1",
+        "event?run=gpu&name=k&pid=1&tid=1&at=nan&duration=1",
+    ],
+)
+def test_what_is_not_there_is_404_and_one_line(tmp_path, get, route):
+    (tmp_path / "gpu").mkdir()
+    two_steps().write(tmp_path / "gpu" / "w.pt.trace.json")
+    route, _, query = route.partition("?")
+    answer = get(route, **dict(parse_qsl(query)))
+    assert (answer.status_code, list(answer.json)) == (404, ["error"])
+
+
+@pytest.fixture
+def compared(monkeypatch):
+    """compared(**reports): what the tab says of a run whose traces of these names have these reports."""
+    sent = {}
+    monkeypatch.setattr(plugin, "_answer", lambda _, kind, path: sent[path.name.partition(".")[0]])
+
+    def compare(**reports):
+        for name, report in reports.items():
+            sent[name] = ("ready", gzip.compress(json.dumps(report).encode())) if isinstance(report, dict) else report
+        run = SimpleNamespace(training=[Path(f"{name}.pt.trace.json") for name in reports])
+        return plugin.compared(run, SimpleNamespace(reading=3))
+
+    return compare
+
+
+def report_of(rank, exposed_us=100.0, **changes):
+    times = {"us": 500.0, "exposed_us": exposed_us, "hidden_us": 500.0 - exposed_us, "do": "fewer bytes"}
+    typical = {"mean_us": 1000.0, "median_us": 1000.0, "breakdown_us": dict.fromkeys(ROLES, 100.0)}
+    typical |= {"parts_us": {}, "communication": times}
+    collectives = {"1": {"ncclDevKernel_AllReduce": [exposed_us]}}
+    report = {"rank": rank, "gpus": [{}], "collectives": collectives, "partial": False, "sampled": False}
+    return report | {"typical": typical, "advice": [], "bound": "a verdict"} | changes
+
+
+def test_ranks_that_cannot_be_compared_are_left_out_by_name(compared, monkeypatch):
+    monkeypatch.setattr(plugin, "RANKS_BYTES", 2**20)
+    reports = {
         "bomb": ("ready", gzip.compress(b'{"collectives": {' + b" " * 2**20)),
-        "nameless": ("ready", gzip.compress(json.dumps(fine).encode())),
-        "part": ("ready", gzip.compress(json.dumps(fine | {"rank": 1, "partial": True}).encode())),
+        "nameless": report_of(None),
+        "part": report_of(1, partial=True),
         "torn": ("failed", "it is damaged"),
     }
-    run = SimpleNamespace(training=[Path(f"{name}.pt.trace.json") for name in answers])
-    monkeypatch.setattr(plugin, "RANKS_BYTES", 2**20)
-    monkeypatch.setattr(plugin, "_answer", lambda _, kind, path: answers[path.name.partition(".")[0]])
-    compared = plugin.compared(run, None)
-    assert (compared["state"], compared["ranks"]) == ("ready", [])
-    assert compared["problems"] == [
+    answer = compared(**reports)
+    assert (answer["state"], answer["ranks"]) == ("ready", [])
+    assert answer["problems"] == [
         "bomb.pt.trace.json is left out: the ranks have too many numbers to compare",
         "nameless.pt.trace.json is left out: it names no rank",
         "part.pt.trace.json is left out: a part of it is missing",
         "torn.pt.trace.json is left out: it is damaged",
     ]
-    answers["torn"] = ("reading", None)
-    assert plugin.compared(run, SimpleNamespace(reading=3)) == {"state": "reading", "reading": 3}
+    assert compared(**reports | {"torn": ("reading", None)}) == {"state": "reading", "reading": 3}
 
 
-def _of(rank, exposed_us, sampled):
-    times = {"us": 500.0, "exposed_us": exposed_us, "hidden_us": 500.0 - exposed_us, "do": "fewer bytes"}
-    typical = {"mean_us": 1000.0, "median_us": 1000.0, "breakdown_us": dict.fromkeys(ROLES, 100.0)}
-    typical |= {"parts_us": {}, "communication": times}
-    collectives = {"1": {"ncclDevKernel_AllReduce": [exposed_us]}}
-    report = {"gpus": [{}], "collectives": collectives, "sampled": sampled, "typical": typical, "advice": []}
-    return report | {"bound": "a verdict", "trace": f"rank{rank}.json"}
-
-
-@pytest.mark.parametrize("sampled", [False, True])
-def test_who_waits_is_not_said_of_samples(sampled):
-    compared = plugin._compared({0: _of(0, 100.0, sampled), 1: _of(1, 400.0, False)})
-    waits = [row["wait_us"] for row in compared["ranks"]]
-    if sampled:
-        assert (waits, compared["stragglers"], compared["advice"]) == ([None, None], [], "")
-        assert "missing" in compared["no_waits"]
-    else:
-        assert (compared["stragglers"], compared["no_waits"]) == ([0], "")
-        assert waits[1] > waits[0] and "rank 0" in compared["advice"]
+def test_who_waits_is_said_of_the_newest_traces_and_not_of_samples(compared):
+    late = report_of(1, 400.0)
+    answer = compared(late=late, early=report_of(0), old=report_of(0, 300.0))
+    assert [(row["rank"], row["trace"]) for row in answer["ranks"]] == [
+        (0, "early.pt.trace.json"),
+        (1, "late.pt.trace.json"),
+    ]
+    assert [row["wait_us"] for row in answer["ranks"]] == [0, 300]
+    assert (answer["stragglers"], answer["no_waits"]) == ([0], "")
+    assert "rank 0" in answer["advice"]
+    answer = compared(late=late, early=report_of(0, sampled=True))
+    assert [row["wait_us"] for row in answer["ranks"]] == [None, None]
+    assert (answer["stragglers"], answer["advice"]) == ([], "")
+    assert "missing" in answer["no_waits"]

@@ -6,14 +6,11 @@ The seed of what fails is in the test's name. `-m thorough` tries many more.
 import json
 import os
 import random
-import time
 import urllib.parse
-import warnings
-from types import SimpleNamespace
 
 import pytest
 from support import make_result, write_run
-from support.board import HOSTILE, PATIENCE, distributed_traces, only_kernels
+from support.board import HOSTILE, both_tabs, distributed_traces, only_kernels, until
 from support.trace_builder import two_steps
 from werkzeug.test import Client
 
@@ -68,41 +65,20 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def tabs(folder):
-    """{"walkthrough" or "profiler": (the plugin, its routes)} on `logs`, in this process."""
-    context = SimpleNamespace(logdir=str(folder / "logs"), flags=None)
-    with pytest.MonkeyPatch.context() as patched, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch-tb-profiler's: it was written for the pandas of 2021
-        patched.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-        from torch_tb_profiler.plugin import TorchProfilerPlugin
-
-        from walkthrough.tensorboard import profiler_plugin
-        from walkthrough.tensorboard.plugin import WalkthroughPlugin
-
-        profiler_plugin.patch()
-        walkthrough, profiler = WalkthroughPlugin(context), TorchProfilerPlugin(context)
-        try:
-            loading = profiler.walkthrough_loading
-            until(lambda: loading.names() and not loading.loading)
-            yield {"walkthrough": (walkthrough, walkthrough.get_plugin_apps())} | {
-                "profiler": (profiler, profiler.get_plugin_apps())
-            }
-        finally:
-            walkthrough.answers.close()
-            loading.answers.close()
+    """{"walkthrough" or "profiler": the routes of the tab} on `logs`."""
+    with both_tabs(folder / "logs", folder / "cache") as (walkthrough, profiler):
+        yield {"walkthrough": walkthrough.get_plugin_apps(), "profiler": profiler.get_plugin_apps()}
 
 
-def until(ready):
-    """What `ready` returns, once it is true."""
-    ends = time.monotonic() + PATIENCE
-    while not (answer := ready()):
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-    return answer
+@pytest.fixture(scope="module")
+def runs(tabs):
+    """{run: its traces}, as the Walkthrough tab lists them."""
+    return {run["key"]: run["traces"] for run in get(tabs, "walkthrough", "/runs")[1]["runs"]}
 
 
 def get(tabs, tab, route, query=()):
     """(status, content) of an answer, which is checked: JSON or what its type says, never from outside."""
-    answer = Client(tabs[tab][1][route]).get(f"{route}?{urllib.parse.urlencode(query)}", buffered=True)
+    answer = Client(tabs[tab][route]).get(f"{route}?{urllib.parse.urlencode(query)}", buffered=True)
     content = answer.get_data()
     assert answer.status_code != 500, (tab, route, query, content[:500])
     assert answer.headers["X-Content-Type-Options"] == "nosniff"
@@ -118,80 +94,63 @@ def get(tabs, tab, route, query=()):
 
 def digest_of(tabs, query):
     """What the tab knows of a trace; None while it is read."""
-    status, answer = get(tabs, "walkthrough", "/digest", query)
-    assert status == 200
+    answer = get(tabs, "walkthrough", "/digest", query)[1]
     return answer if answer.get("state") != "reading" else None
 
 
-def test_every_run_of_a_hostile_name_opens_in_both_tabs(tabs):
-    status, answer = get(tabs, "walkthrough", "/runs")
-    runs = {run["key"]: run["traces"] for run in answer["runs"]}
-    assert (status, len(runs)) == (200, len(NAMES) + 4)
+def test_every_run_of_a_hostile_name_opens_in_both_tabs(tabs, runs):
+    assert len(runs) == len(NAMES) + 4
     assert runs["links"] == ["1.pt.trace.json", "0.pt.trace.json"]
-    for run, traces in runs.items():
-        for trace in traces:
-            query = {"run": run, "trace": trace}
-            digest = until(lambda query=query: digest_of(tabs, query))
-            assert digest["steps"], query
-            assert get(tabs, "walkthrough", "/trace", query)[0] == 200
+    for query in ({"run": run, "trace": trace} for run, traces in runs.items() for trace in traces):
+        assert until(lambda query=query: digest_of(tabs, query))["steps"], query
+        assert get(tabs, "walkthrough", "/trace", query)[0] == 200
     names = json.loads(get(tabs, "profiler", "/runs")[1])["runs"]
-    one_line = [
-        run for run, traces in runs.items() if traces and "\n" not in "".join(traces)
-    ]  # as the plugin's pattern
+    one_line = [run for run, traces in runs.items() if traces and "\n" not in "".join(traces)]  # the plugin's pattern
     assert sorted(names) == sorted(one_line)
     for run in names:
         (worker, *_) = json.loads(get(tabs, "profiler", "/workers", {"run": run, "view": "Overview"})[1])
-        query = {"run": run, "worker": worker, "span": "default"}
-        assert get(tabs, "profiler", "/overview", query)[0] == 200
-        assert get(tabs, "profiler", "/trace", query)[0] == 200
+        for route in ("/overview", "/trace"):
+            assert get(tabs, "profiler", route, {"run": run, "worker": worker, "span": "default"})[0] == 200
 
 
-def arguments(chosen, tabs, folder):
+def arguments(chosen, runs, outside):
     """Arguments of a request: runs and traces that are there, others' names, traversal, and garbage."""
-    runs = [*tabs["walkthrough"][0].runs.latest().values()]
     names = [os.fsdecode(name).encode(errors="replace").decode() for name in NAMES]
-    outside = [
-        str(folder / "outside" / "w.pt.trace.json"),
-        "../outside",
-        "..%2foutside/w",
-        "links/../../outside",
-        "linked",
-    ]
-    outside += ["l.pt.trace.json", "../../outside/w.pt.trace.json", "w", f"file://{folder}/outside/w.pt.trace.json"]
+    traversal = [f"{outside}/w.pt.trace.json", f"file://{outside}/w.pt.trace.json", "../outside", "..%2foutside/w"]
+    traversal += ["links/../../outside", "linked", "l.pt.trace.json", "../../outside/w.pt.trace.json", "w"]
     query = {}
     for name in chosen.sample(ARGUMENTS, chosen.randint(0, 12)):
-        there = [trace for run in runs for trace in run.traces] if name == "trace" else [run.name for run in runs]
-        query[name] = chosen.choice(chosen.choice((there, names, outside, NUMBERS)))
-    if runs and chosen.random() < 0.7:
-        run = chosen.choice(runs)
-        worker = next(iter(run.traces), "").removesuffix(".pt.trace.json")
-        query |= {"run": run.name, "worker": worker, "span": "default"}
+        there = [trace for traces in runs.values() for trace in traces] if name == "trace" else list(runs)
+        query[name] = chosen.choice(chosen.choice((there, names, traversal, NUMBERS)))
+    if chosen.random() < 0.7:
+        run = chosen.choice(list(runs))
+        worker = next(iter(runs[run]), "").removesuffix(".pt.trace.json")
+        query |= {"run": run, "worker": worker, "span": "default"}
         if chosen.random() < 0.2:  # compared with itself
-            query |= {"exp_run": run.name, "exp_worker": worker, "exp_span": "default"}
+            query |= {"exp_run": run, "exp_worker": worker, "exp_span": "default"}
     return query
 
 
 @pytest.mark.parametrize("tab", ["walkthrough", "profiler"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.thorough) for seed in range(1, 40))])
-def test_fuzzed_arguments_are_answered_and_nothing_from_outside_is(tabs, folder, tab, seed):
+def test_fuzzed_arguments_are_answered_and_nothing_from_outside_is(tabs, runs, folder, tab, seed):
     chosen = random.Random(f"{tab} {seed}")
-    routes = sorted(tabs[tab][1])
+    routes = sorted(tabs[tab])
     for number in range(300):
         route = routes[number % len(routes)]
-        status, _ = get(tabs, tab, route, arguments(chosen, tabs, folder))
+        status, _ = get(tabs, tab, route, arguments(chosen, runs, folder / "outside"))
         assert status in (200, 202, 400, 404), route
 
 
 @pytest.mark.parametrize("tab", ["walkthrough", "profiler"])
 def test_no_route_answers_another_site_another_name_or_a_post(tabs, tab):
-    for route, app in tabs[tab][1].items():
-        for site, status in (("cross-site", 403), ("same-origin", None), ("same-site", None), ("none", None)):
-            answer = Client(app).get(route, headers={"Sec-Fetch-Site": site}, buffered=True)
-            assert (answer.status_code == 403) == (status == 403), route
-            assert answer.headers["X-Content-Type-Options"] == "nosniff"
-        refused = Client(app).get(route, headers={"Sec-Fetch-Site": "cross-site"}).json
-        assert "another site" in refused["error"]
+    for route, app in tabs[tab].items():
         assert Client(app).post(route, data=b"{}").status_code == 405
-        rebound = Client(app).get(route, headers={"Host": "rebound.example:6006"})
-        assert (rebound.status_code, list(rebound.json)) == (403, ["error"])
-        assert "WALKTHROUGH_HOSTS=rebound.example" in rebound.json["error"]
+        for headers, word in (
+            ({"Sec-Fetch-Site": "cross-site"}, "another site"),
+            ({"Host": "rebound.example:6006"}, "WALKTHROUGH_HOSTS=rebound.example"),
+        ):
+            refused = Client(app).get(route, headers=headers)
+            assert (refused.status_code, list(refused.json)) == (403, ["error"]), route
+            assert word in refused.json["error"]
+            assert refused.headers["X-Content-Type-Options"] == "nosniff"

@@ -4,17 +4,27 @@ import gzip
 import json
 import os
 import pickle
-import shutil
 import time
 import warnings
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support.board import PATIENCE, only_kernels
+from support import ROOT
+from support.board import PATIENCE, only_kernels, until
 from support.trace_builder import TraceBuilder, two_steps
 
 pytest.importorskip("torch_tb_profiler")
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # the plugin's own: it was written for the pandas of 2021
+    from torch_tb_profiler.profiler.data import RunProfileData
+    from torch_tb_profiler.profiler.run_generator import RunGenerator
+
+    from walkthrough.tensorboard import profiler_plugin
+    from walkthrough.tensorboard.log_folders import folders_below
+    from walkthrough.tensorboard.profiler_plugin import Loading, NotReadable, NotYet, Unknown
+
+pytestmark = pytest.mark.filterwarnings("ignore:The copy keyword is deprecated")  # in pandas 3
 WAITING = str(Path(__file__).with_name("waiting_child.py"))
 BEHIND = 15  # how "nice" the children are that read what nobody waits for
 LONG_AGO = 1_700_000_000  # s: a file that was written then is complete
@@ -31,19 +41,16 @@ def trace(path, builder=None, when=LONG_AGO):
 @pytest.fixture
 def load(tmp_path, monkeypatch):
     """load(**options): the `Loading` of the runs in tmp_path/logs, searched once."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the plugin's own: it was written for the pandas of 2021
-        from walkthrough.tensorboard.log_folders import folders_below
-        from walkthrough.tensorboard.profiler_plugin import Loading
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setattr(profiler_plugin, "READERS", 1)
     opened = []
 
+    def found():
+        for folder in folders_below([("", str(tmp_path / "logs"))]):
+            yield folder.name, str(folder.path), folder.traces
+
     def start(**options):
-        logs = str(tmp_path / "logs")
-        found = lambda: [  # noqa: E731
-            (folder.name, str(folder.path), folder.traces) for folder in folders_below([("", logs)])
-        ]
-        opened.append(Loading(found, cache=options.pop("cache", tmp_path / "cache"), **options))
+        opened.append(Loading(found, cache=tmp_path / "cache", **options))
         opened[-1].search()
         return opened[-1]
 
@@ -54,81 +61,58 @@ def load(tmp_path, monkeypatch):
 
 def loaded(loading):
     """Wait until nothing is left to read."""
-    ends = time.monotonic() + PATIENCE
-    while loading.loading:
-        assert time.monotonic() < ends
-        time.sleep(0.02)
+    until(lambda: not loading.loading)
     return loading
 
 
-def test_what_changes_is_read_again_also_after_a_failure_and_what_is_deleted_goes_away(tmp_path, load, caplog):
-    from walkthrough.tensorboard.profiler_plugin import NotReadable, Unknown
+def workers(loading, patience=0.0):
+    """Those of the run "run"."""
+    return [worker for worker, _ in loading.run("run", patience).profiles]
 
+
+def test_what_changes_is_read_again_also_after_a_failure_and_what_is_deleted_goes_away(tmp_path, load, caplog):
     path = tmp_path / "logs" / "run" / "a.pt.trace.json"
     whole = trace(path).read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
+    loading = load()
+    assert loading.search() or time.time() - path.stat().st_mtime >= 1  # on a machine that stood still
+    assert loading.names() == []  # it is being written
     os.utime(path, (LONG_AGO, LONG_AGO))
-    loading = loaded(load())
-    assert loading.names() == []
-    assert "a.pt.trace.json cannot be read and is left out" in caplog.text
-    (failure,) = loading.failures()
-    assert (failure["run"], failure["file"]) == ("run", "a.pt.trace.json")
+    loading.search()
+    (failure,) = loaded(loading).failures()
+    assert (loading.names(), failure["run"], failure["file"]) == ([], "run", "a.pt.trace.json")
     assert "cut off or damaged" in failure["reason"]
+    assert "a.pt.trace.json cannot be read and is left out" in caplog.text
     for name, error in (("run", NotReadable), ("another", Unknown)):
         with pytest.raises(error):
             loading.run(name)
     trace(path, when=LONG_AGO + 1)
     loading.search()
     assert loading.names() == ["run"]  # it can be asked for while it is read
-    assert [name for name, _ in loading.run("run", PATIENCE).profiles] == ["a"]
-    assert loading.failures() == []
+    assert (workers(loading, PATIENCE), loading.failures()) == (["a"], [])
     trace(tmp_path / "logs" / "run" / "b.pt.trace.json")
     loading.search()
-    assert [name for name, _ in loading.run("run").profiles] == ["a"]  # the old until the new is there
-    assert [name for name, _ in loaded(loading).run("run").profiles] == ["a", "b"]
+    assert workers(loading) == ["a"]  # the old until the new is there
+    assert workers(loaded(loading)) == ["a", "b"]
     path.unlink()
     loading.search()
-    assert [name for name, _ in loading.run("run").profiles] == ["b"]
+    assert workers(loading) == ["b"]
     path.with_name("b.pt.trace.json").unlink()
     loading.search()
     assert loading.names() == []
 
 
-def test_a_file_that_is_being_written_is_no_failure(tmp_path, load):
-    path = tmp_path / "logs" / "run" / "a.pt.trace.json"
-    path.parent.mkdir(parents=True)
-    path.write_text('{"traceEvents": [')
-    loading = load()
-    assert loading.search() or time.time() - path.stat().st_mtime >= 1  # on a machine that stood still
-    assert loaded(loading).names() == []
-    trace(path)
-    loading.search()
-    assert [name for name, _ in loading.run("run", PATIENCE).profiles] == ["a"]
-    assert loading.failures() == []
-
-
-def test_profiles_are_kept_for_the_next_start_and_damaged_ones_computed_anew(tmp_path, load):
+def test_what_is_kept_serves_the_next_start_and_what_is_lost_of_it_is_read_again(tmp_path, load):
     trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
     loaded(load())
     (kept,) = (tmp_path / "cache").glob("*.profile.gz")
     assert kept.stat().st_mode & 0o077 == 0
     second = load(program=("-c", "import sys; sys.exit('nobody needs a child')"))
-    assert not second.loading
-    assert [name for name, _ in second.run("run").profiles] == ["a"]
+    assert (second.loading, workers(second)) == (False, ["a"])
     kept.write_bytes(kept.read_bytes()[:-20])
-    third = load()
-    assert [name for name, _ in third.run("run", PATIENCE).profiles] == ["a"]
-    kept.write_bytes(b"")
-    assert [name for name, _ in load().run("run", PATIENCE).profiles] == ["a"]
-
-
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: path.write_bytes(b"")])
-def test_a_part_of_what_is_kept_that_is_lost_is_read_again(tmp_path, load, damage):
-    from walkthrough.tensorboard.profiler_plugin import NotYet
-
-    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
-    loading = loaded(load())
-    damage(next((tmp_path / "cache").glob("*.profile.tables.gz")))
+    loading = load()
+    assert workers(loading, PATIENCE) == ["a"]
+    next((tmp_path / "cache").glob("*.profile.tables.gz")).write_bytes(b"")
     with pytest.raises(NotYet):
         loading.run("run").get_profile("a", "default")
     assert loading.run("run", PATIENCE).get_profile("a", "default").overview
@@ -139,64 +123,28 @@ def test_a_part_of_what_is_kept_that_is_lost_is_read_again(tmp_path, load, damag
     assert viewed(loading)["traceEvents"]
 
 
-def test_of_many_ranks_only_those_that_are_looked_at_are_in_memory(tmp_path, load, monkeypatch):
-    workers = [f"rank{number}" for number in range(5)]
-    for worker in workers:
-        trace(tmp_path / "logs" / "run" / f"{worker}.pt.trace.json")
-    loading = loaded(load())
-    run = loading.run("run", PATIENCE)
-    in_memory = loading._profiles._profiles
-    assert (run.workers, len(in_memory)) == (workers, 0)
-    monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.MEMORY_LIMIT", 1)  # byte
-    for worker in workers:
-        assert run.get_profile(worker, "default").worker == worker
-        assert [trace.file for trace in in_memory] == [f"{worker}.pt.trace.json"]
-
-
-def test_runs_that_are_larger_than_the_disk_limit_are_shown(tmp_path, load, monkeypatch):
-    monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.DISK_LIMIT", 1)  # byte
+def test_runs_beyond_the_limits_of_the_disk_and_of_the_memory_are_shown(tmp_path, load, monkeypatch):
+    monkeypatch.setattr(profiler_plugin, "DISK_LIMIT", 1)  # byte
+    monkeypatch.setattr(profiler_plugin, "MEMORY_LIMIT", 1)
     for name in ("one", "two"):
-        for worker in "abc":
+        for worker in "ab":
             trace(tmp_path / "logs" / name / f"{worker}.pt.trace.json")
     loading = loaded(load())
     for name in ("one", "two"):
-        assert [worker for worker, _ in loading.run(name, PATIENCE).profiles] == ["a", "b", "c"]
-    assert len(list((tmp_path / "cache").glob("*.profile.gz"))) == 6
+        run = loading.run(name, PATIENCE)
+        assert run.workers == ["a", "b"]
+        for worker in run.workers:
+            assert run.get_profile(worker, "default").worker == worker
+            assert [trace.file for trace in loading._profiles._profiles] == [f"{worker}.pt.trace.json"]
+    assert len(list((tmp_path / "cache").glob("*.profile.gz"))) == 4
 
 
-@pytest.mark.parametrize("temporary", ["there", "lost as well"])
-def test_where_the_cache_folder_is_lost_a_temporary_one_is_used_or_the_reason_is_said(
-    tmp_path, load, caplog, monkeypatch, temporary
-):
-    loading = load()
-    shutil.rmtree(tmp_path / "cache")
-    (tmp_path / "cache").write_text("")  # a file in its place: nothing can be written there, not even by root
-    trace(tmp_path / "logs" / "run" / "a.pt.trace.json")
-    if temporary != "there":
-        monkeypatch.setattr("tempfile.mkdtemp", lambda **_: str(tmp_path / "nowhere"))
-        loading.search()
-        (failure,) = loaded(loading).failures()
-        assert f"is not kept: cannot write {tmp_path / 'nowhere'}" in failure["reason"]
-        assert [until for _, until in loading.answers._outcomes.values()] == [float("inf")]  # not read again
-        return
-    loading.search()
-    assert [worker for worker, _ in loading.run("run", PATIENCE).profiles] == ["a"]
-    assert loaded(loading).failures() == []
-    assert caplog.text.count("a temporary folder is used") == 1
-    assert "left out" not in caplog.text
-
-
-def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natural_order(tmp_path, load, monkeypatch):
-    from walkthrough.tensorboard.profiler_plugin import NotYet
-
+def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natural_order(tmp_path, load):
     def asked(child, count):
-        file, ends = tmp_path / f"asked{child}", time.monotonic() + PATIENCE
-        while not file.exists() or len(file.read_text().splitlines()) < count:
-            assert time.monotonic() < ends
-            time.sleep(0.01)
+        file = tmp_path / f"asked{child}"
+        until(lambda: file.exists() and len(file.read_text().splitlines()) >= count)
         return ["/".join(Path(line).parts[-2:]).split(".")[0] for line in file.read_text().splitlines()]
 
-    monkeypatch.setattr("walkthrough.tensorboard.profiler_plugin.READERS", 1)
     for number in (1, 2, 10, 11):
         for worker in "ab":
             trace(tmp_path / "logs" / f"run{number}" / f"{worker}.pt.trace.json")
@@ -212,8 +160,6 @@ def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natura
 
 
 def test_remote_folders_are_listed_by_the_plugins_own_file_systems(monkeypatch):
-    from walkthrough.tensorboard import profiler_plugin
-
     files = ["a.pt.trace.json", "result.json"]
     monkeypatch.setattr(profiler_plugin.io, "walk", lambda root: [(root, [], []), (f"{root}/run", [], files)])
     monkeypatch.setattr(profiler_plugin.io, "join", lambda *parts: "/".join(parts))
@@ -231,7 +177,7 @@ def viewed(loading):
         return json.loads(gzip.decompress(file.read()))
 
 
-def test_the_trace_view_gets_valid_json_with_the_counters_of_the_gpus_first(tmp_path, load):
+def test_the_trace_view_gets_valid_json_of_what_was_read_the_counters_of_the_gpus_first(tmp_path, load):
     builder = two_steps()
     builder.header["odd"] = 'a "]" and a "}"'
     builder.op('"traceEvents": [ and a "]"', 1, 1)
@@ -241,8 +187,9 @@ def test_the_trace_view_gets_valid_json_with_the_counters_of_the_gpus_first(tmp_
         {"ph": "i", "name": "Record Window End", "pid": 1, "tid": 1, "ts": 5},
         {"ph": "i", "name": "Record Window End", "pid": 1, "tid": 1, "ts": 1e9},
     ]
-    trace(tmp_path / "logs" / "run" / "a.pt.trace.json", builder)
-    shown = viewed(loaded(load()))
+    path = trace(tmp_path / "logs" / "run" / "a.pt.trace.json", builder)
+    loading = loaded(load())
+    shown = viewed(loading)
     events = builder.json["traceEvents"]
     counters = len(shown["traceEvents"]) - len(events) + 1
     assert counters > 0
@@ -250,36 +197,20 @@ def test_the_trace_view_gets_valid_json_with_the_counters_of_the_gpus_first(tmp_
     expected = json.loads(json.dumps(events[:-1]).replace("NaN", "null"))
     assert shown["traceEvents"][counters:] == expected
     assert shown == builder.json | {"traceEvents": shown["traceEvents"]}
-
-
-@pytest.mark.parametrize("became", ["a link", "gone", "another"])
-def test_only_the_trace_that_was_read_is_viewed(tmp_path, load, became):
-    from walkthrough.tensorboard.profiler_plugin import NotReadable
-
-    path, canary = trace(tmp_path / "logs" / "run" / "a.pt.trace.json"), trace(tmp_path / "canary.json")
-    loading = loaded(load())
-    [profile] = loading.run("run", PATIENCE).profiles.values()
-    path.unlink()
-    if became == "a link":
-        path.symlink_to(canary)
-    elif became == "another":
-        trace(path, when=LONG_AGO + 1)
-    with pytest.raises(NotReadable, match=r"not there any more|has changed"):
-        loading.view(profile.trace, PATIENCE)
+    [profile] = loading.run("run").profiles.values()
+    canary = trace(tmp_path / "canary.json")
+    for put in (lambda: trace(path, when=LONG_AGO + 1), lambda: path.symlink_to(canary), lambda: None):
+        path.unlink(missing_ok=True)
+        put()
+        with pytest.raises(NotReadable, match=r"not there any more|has changed"):
+            loading.view(profile.trace, PATIENCE)
 
 
 def profiles(*builders, folder):
     """The profiles of traces."""
     paths = [builder.write(folder / f"{number}.json") for number, builder in enumerate(builders)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as above
-        from torch_tb_profiler.profiler.data import RunProfileData
-        from torch_tb_profiler.profiler.run_generator import RunGenerator
-
-        import walkthrough.tensorboard.profiler_parser  # noqa: F401  # it patches the plugin
-
-        data = [RunProfileData.parse("w", None, str(path), str(folder)) for path in paths]
-        return [RunGenerator("w", None, parsed).generate_run_profile() for parsed in data]
+    data = [RunProfileData.parse("w", None, str(path), str(folder)) for path in paths]
+    return [RunGenerator("w", None, parsed).generate_run_profile() for parsed in data]
 
 
 def test_the_diff_view_pairs_operators_by_their_names(tmp_path):

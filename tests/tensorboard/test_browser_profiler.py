@@ -13,12 +13,9 @@ from tools.docs.screenshots import choose
     ("run", "view", "charts", "tables"),
     [
         ("gpu", "Overview", 2, 1),
-        ("gpu", "Operator", 4, 1),
         ("gpu", "GPU Kernel", 2, 1),
         ("hostile", "Operator", 4, 1),
         ("hostile", "Memory", 1, 2),
-        ("cpu", "Overview", 2, 1),
-        ("cpu", "Memory", 1, 2),
         ("cpu_stacks", "Module", 1, 1),
         ("distributed", "Distributed", 2, 2),
     ],
@@ -83,23 +80,6 @@ def test_a_range_of_the_memory_curve_is_what_the_tables_show(profiler):
     assert whole.value.url != part.value.url
 
 
-@pytest.mark.parametrize("run", ["only kernels", "without events"])
-def test_a_trace_without_operators_has_every_view(profiler, shot, run):
-    page = profiler(run, "Operator")
-    page.wait_for_selector("text=Host Self Time")
-    shot(page, f"profiler-{run.replace(' ', '_')}-Operator")
-    page.locator("[role=button][aria-haspopup=listbox]").nth(1).click()
-    views = [option.strip() for option in page.get_by_role("option").all_inner_texts()]
-    page.keyboard.press("Escape")
-    assert views == ["Overview", "Operator", *(["GPU Kernel"] if run == "only kernels" else []), "Trace"]
-    for view, text in (("GPU Kernel", "text=Total Time (us)"), ("Overview", "text=Step Time Breakdown")):
-        if view in views:
-            choose(page, 1, view)
-            page.wait_for_selector(text)
-    choose(page, 1, "Trace")
-    page.wait_for_selector("iframe").content_frame().wait_for_selector("tr-ui-timeline-view")
-
-
 def test_the_page_waits_for_a_run_that_is_still_being_read(profiler):
     page = profiler("gpu", "Overview")
     early = []
@@ -125,14 +105,13 @@ def test_a_trace_that_cannot_be_read_is_named_in_the_page(profiler, shot):
     assert page.locator("#failures").count() == 0
 
 
-@pytest.mark.parametrize("run", ["gpu", "hostile"])
-def test_the_trace_view_shows_the_events_and_names_only_as_text(profiler, shot, run):
-    page = profiler(run, "Trace")
+def test_the_trace_view_shows_the_events_and_names_only_as_text(profiler, shot):
+    page = profiler("hostile", "Trace")
     frame = page.wait_for_selector("iframe").content_frame()
     frame.wait_for_function("document.querySelector('tr-ui-timeline-view')?.model?.stats")
     frame.wait_for_selector("canvas")
     assert frame.locator("img[src=x]").count() == 0
-    shot(page, f"profiler-{run}-Trace")
+    shot(page, "profiler-hostile-Trace")
 
 
 def test_the_trace_view_opens_at_a_place_of_the_timeline(tab, shot):
@@ -168,11 +147,3 @@ def test_a_trace_that_a_browser_cannot_read_leaves_the_page_its_download(tab):
     page.unroute("**/trace?*")
     page.get_by_role("button", name="try again").click()
     page.wait_for_selector("iframe").content_frame().wait_for_selector("tr-ui-timeline-view")
-    reasons = page.evaluate(
-        """async () => {
-          const {textOf} = await import("./trace_page.js");
-          const reason = await textOf(new Blob(["x".repeat(2e6)]), 1e6).catch(({message}) => message);
-          return [reason, await textOf(new Blob(["{}"]), 2)];
-        }"""
-    )
-    assert reasons == ["its text is longer than 1 MB, too much for a browser", "{}"]

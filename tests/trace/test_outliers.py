@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pytest import approx
-from support.trace_builder import TraceBuilder, analyzed, costs
+from support.trace_builder import TraceBuilder, analyzed
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
@@ -78,17 +78,6 @@ def test_a_step_with_a_gap_is_named_and_kept_out_of_the_advice():
     assert result.typical.steps.names == ["0", "1", "3"]
     assert advise(result).advice[0].share_of_step == approx(50 / 200)  # waiting for launches, in a typical step
     assert "host_python" not in [advice.id for advice in advise(result).advice]
-
-
-def test_on_a_cpu_too_what_the_model_takes_is_that_of_typical_steps():
-    builder, begin = TraceBuilder(devices=()), 0
-    for length in (1000, 1000, 5000):
-        builder.step(begin, begin, length)
-        builder.op("aten::mm", begin, 400)
-        builder.op("ReluBackward0", begin + 400, length - 400)
-        begin += length
-    assert [outlier.us for outlier in analyzed(builder).outliers] == [5000]
-    assert costs(builder)["compile"].share_of_step == approx(0.6)
 
 
 def catching_up(backlog, steps=4, us=1000):

@@ -157,21 +157,21 @@ def test_an_evaluation_of_compiled_code_is_told_by_its_batches():
     assert report(result)["steps"]["outliers"][0]["reasons"] == ["forward passes"]
 
 
-def test_most_of_three_steps_may_be_left_out_where_their_reasons_are_known():
-    happenings = [{"step": "1", "what": "checkpoint"}, {"step": "2", "what": "evaluation"}]
-    result = analyzed(Loop(happenings=happenings).train().train(2, after=Loop.pause))
-    assert [(outlier.name, outlier.excess_us) for outlier in result.outliers] == [("1", 9000), ("2", 9000)]
-    assert result.typical.steps.names == ["0"]
+BOTH = [{"step": "1", "what": "checkpoint"}, {"step": "2", "what": "evaluation"}]
 
 
-def test_of_two_steps_the_one_with_a_reason_is_the_odd_one():
-    result = analyzed(Loop().train().train(before=Loop.end_epoch))
-    assert ([outlier.name for outlier in result.outliers], result.typical.workload.unusable) == (["1"], False)
-
-
-def test_a_short_evaluation_in_one_of_three_steps_is_kept_apart():
-    result = analyzed(Loop().train().train(after=lambda loop: loop.evaluate(batches=1)).train())
-    assert ([outlier.us for outlier in result.outliers], result.typical.steps.mean_us) == ([1025], 700)
+@pytest.mark.parametrize(
+    ("loop", "outliers"),
+    [
+        (Loop(happenings=BOTH).train().train(2, after=Loop.pause), [("1", 9000), ("2", 9000)]),  # most of three
+        (Loop().train().train(before=Loop.end_epoch), [("1", 20_050)]),  # one of two
+        (Loop().train().train(after=lambda loop: loop.evaluate(batches=1)).train(), [("1", 325)]),  # a short one
+    ],
+)
+def test_of_few_steps_those_with_a_reason_are_the_odd_ones(loop, outliers):
+    result = analyzed(loop)
+    assert [(outlier.name, outlier.excess_us) for outlier in result.outliers] == outliers
+    assert (result.typical.steps.names[0], result.typical.steps.mean_us) == ("0", 700)
 
 
 def test_of_a_recording_what_is_of_another_type_keeps_its_default():

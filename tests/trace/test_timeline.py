@@ -44,7 +44,7 @@ def texts(answer, row):
     return [answer["names"][name] for name in row["name"]]
 
 
-def test_lanes_stand_by_gpu_and_by_thread():
+def test_lanes_stand_by_gpu_and_by_thread_and_device_work_knows_what_launched_it():
     answer = timeline(two_steps())
     rows = [(row["id"], row["label"], row["group"]) for row in answer["lanes"] if row["kind"] != "finding"]
     assert rows == [
@@ -59,10 +59,6 @@ def test_lanes_stand_by_gpu_and_by_thread():
     assert lane(answer, "cpu main thread")["thread"] == lane(answer, "runtime main thread")["thread"] >= 0
     assert lane(answer, "cpu main thread")["title"] == "process 100, thread 1"
     assert lane(answer, "idle 0")["thread"] == -1
-
-
-def test_device_work_knows_what_launched_it():
-    answer = timeline(two_steps())
     kernels, copies = lane(answer, "kernel 0 7"), lane(answer, "copy 0 7")
     numbered = events(answer)
     for key, kind, starts in (("launch", "runtime", [310, 1310]), ("operator", "cpu", [300, 1300])):

@@ -5,10 +5,12 @@ import json
 import numpy as np
 import pytest
 from pytest import approx
+from support import ROOT
 from support.trace_builder import V100, TraceBuilder, analyzed, costs, read_trace, run_ahead, two_steps
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
+from walkthrough.trace.analysis import analyze
 from walkthrough.trace.communication import communication
 from walkthrough.trace.idle import idle, longest_stall
 from walkthrough.trace.steps import steps
@@ -338,6 +340,27 @@ def test_a_kernel_with_the_id_of_a_collective_is_communication():
 
 
 # What follows.
+
+
+def test_the_specimen_of_the_docs_has_the_numbers_and_the_fault_that_it_was_written_with():
+    """A step is 1000 us: 0-300 loading, 320-350 the call that copies, 350-450 the copy, 480-500 the first launch.
+
+    Then four kernels of 100 us each without a gap, and 900-1000 nothing. The backward product is in float32.
+    """
+    result = analyze(ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json")
+    assert result.steps.duration.tolist() == [1000, 1000, 1000]
+    assert {role: us for role, us in result.steps.mean_breakdown_us.items() if us} == {
+        "kernel": 400, "memcpy": 100, "runtime": 30 + 20, "dataloader": 300, "cpu_exec": 20 + 30, "other": 100,
+    }  # fmt: skip
+    [gpu], [idle_time] = result.gpus, result.idle
+    assert {cause: us / 3 for cause, us in idle_time.causes_us.items() if us} == {
+        "copy": 30 + 100, "dataloader": 300, "launch": 20 + 50, "other": 100,
+    }  # fmt: skip
+    assert (gpu.sm_efficiency, gpu.occupancy_percent) == approx(((3 + 0.5) / 10, (50 + 100 + 50 + 25) / 4))
+    assert (gpu.tensor_core_share, result.tensor_cores.eligible_share) == approx((100 / 400, 200 / 400))
+    advised = advise(result)
+    assert {item.id: item.share_of_step for item in advised.costs}["mixed_precision"] == approx(0.1)
+    assert (advised.advice[0].step, advised.advice[0].predicted_gain) == ("04_multiprocess_loading", approx(1 / 0.7))
 
 
 def test_kernels_by_kind_are_those_of_the_steps_and_of_the_optimizer():

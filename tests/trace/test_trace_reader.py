@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 import zlib
 
 import pytest
@@ -196,6 +195,9 @@ def test_invalid_utf8_control_characters_half_pairs_and_odd_ids_do_not_matter(fi
         (b'{"traceEvents": [{"args": ' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"}]}", ""),
         (b'{"a": ' * 200_000, ""),
         (b"\x1f\x8b not really gzip", "damaged"),
+        (json.dumps([{"ph": "X", "cat": "python_function", "ts": 1, "dur": 1}]).encode(), "Python functions alone"),
+        (b"PK\x03\x04" + GOOD, "is a zip archive: unpack it"),
+        (gzip.compress(257 * b"\0" + b"ustar"), "is a tar archive: unpack it"),
     ],
     ids=lambda value: repr(value[:20]),
 )
@@ -211,13 +213,6 @@ def test_a_gzip_bomb_is_stopped_at_the_limit(tmp_path):
         read(Chunks(path, max_size=20_000_000))
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
-    for path in (tmp_path / "missing.json", tmp_path):
-        with pytest.raises(InputError, match="cannot read"):
-            read(path)
-    assert rank_of(tmp_path / "missing.json") is None
-
-
 @pytest.mark.parametrize(
     ("rank", "known"),
     [(0, 0), (2**31 - 1, 2**31 - 1)] + [(rank, None) for rank in (-1, 2**31, 10**4000, 1.0, True, "1")],
@@ -230,8 +225,8 @@ def test_a_rank_is_a_whole_number_of_a_usual_size(tmp_path, rank, known):
     assert read(path).rank == rank_of(path) == known
 
 
-@pytest.mark.parametrize("value", [b"9" * 5000, b'"' + b"x" * chrome_trace.MAX_FIELD + b'"'])
-def test_a_field_of_the_header_that_cannot_be_read_is_missing(figures, whole, tmp_path, value):
+def test_a_field_of_the_header_that_cannot_be_read_is_missing(figures, whole, tmp_path):
+    value = b'"' + b"x" * chrome_trace.MAX_FIELD + b'"'
     for field in (b'"schemaVersion": 1', b'"traceName": "made by hand"'):  # before the events, and after them
         text = GOOD.replace(field, b'"distributedInfo": {"rank": ' + value + b"}")
         assert figures(text) == (whole, [])
@@ -281,18 +276,3 @@ def test_one_endless_name_takes_no_more_memory_than_one_run_may(tmp_path, monkey
         read(path)
     assert max(lengths) < 2 * 8000
     assert sum(lengths) < 10 * 200_000
-
-
-def test_a_trace_of_python_functions_alone_is_refused(tmp_path):
-    builder = TraceBuilder()
-    builder.add("python_function", "train.py(1): main", 100, 50)
-    with pytest.raises(InputError, match="Python functions alone"):
-        analyze(builder.write(tmp_path / "made.pt.trace.json"))
-
-
-@pytest.mark.parametrize(("form", "kind"), [("gztar", "tar"), ("zip", "zip")])
-def test_an_archive_is_said_to_be_one(tmp_path, form, kind):
-    (tmp_path / "trace.json").write_bytes(GOOD)
-    path = shutil.make_archive(str(tmp_path / "made"), form, tmp_path, "trace.json")
-    with pytest.raises(InputError, match=f"is a {kind} archive: unpack it"):
-        analyze(path)

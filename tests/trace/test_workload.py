@@ -34,18 +34,24 @@ def workload(builder):
     return analyzed(builder).typical.workload
 
 
-@pytest.mark.parametrize("name", ["AddBackward0", "Optimizer.step#AdamW.step"])
-def test_a_backward_pass_or_an_optimizer_is_training_and_without_both_operators_are_inference(name):
-    assert workload(launching("aten::mm", name)).training is True
-    assert workload(launching("aten::mm")).training is False
-
-
-def test_without_operators_kernels_tell_or_nothing_does():
+def kernel_alone(name):
     builder = TraceBuilder()
-    builder.launch("k", 0, 10, 15, 10)
-    assert workload(builder).training is None
-    builder.launch("void batch_norm_backward_kernel<float>", 20, 10, 35, 10)
-    assert workload(builder).training is True
+    builder.launch(name, 0, 10, 15, 10)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("builder", "training"),
+    [
+        (launching("aten::mm", "AddBackward0"), True),
+        (launching("aten::mm", "Optimizer.step#AdamW.step"), True),
+        (launching("aten::mm"), False),
+        (kernel_alone("void batch_norm_backward_kernel<float>"), True),
+        (kernel_alone("k"), None),
+    ],
+)
+def test_a_backward_pass_or_an_optimizer_is_training_and_operators_without_both_are_inference(builder, training):
+    assert workload(builder).training is training
 
 
 @pytest.mark.parametrize(
@@ -118,6 +124,12 @@ def blind():
     return builder
 
 
+def on_an_accelerator():
+    builder = on_cpu(300)
+    builder.add("mtia_ccp_events", "fc-dtype_Float", 10, 900, tid=7, pid=0)
+    return builder
+
+
 @pytest.mark.parametrize(
     ("builder", "verdict"),
     [
@@ -128,6 +140,7 @@ def blind():
         (on_cpu(0), "no operator is recorded"),
         (on_cpu(40), "one operator fills 4.0% of the time"),
         (every(20), "events are missing: by the numbers of its operators, about one of 20 is in this trace"),
+        (on_an_accelerator(), "the work runs on an accelerator (MTIA) whose events are not read here"),
         (blind(), "the program works on a GPU, but no kernel is recorded"),
     ],
 )
@@ -161,15 +174,6 @@ def test_a_little_more_is_enough(builder):
 def test_what_only_a_gpu_does_is_no_program_of_the_cpu(name, of_gpu):
     result = analyzed(one_step("aten::mm", "aten::add", name, devices=()))
     assert (result.workload.is_blind, not advise(result).advice, tables(result)["has_gpu"]) == (of_gpu,) * 3
-
-
-def test_an_accelerator_whose_events_are_not_read_is_named():
-    builder = on_cpu(300)
-    builder.add("mtia_ccp_events", "fc-dtype_Float", 10, 900, tid=7, pid=0)
-    result = advise(analyzed(builder))
-    assert (result.advice, "accelerator (MTIA) whose events are not read" in result.verdict) == ([], True)
-    builder.launch("k", 0, 10, 15, 900)
-    assert workload(builder).accelerator == ""
 
 
 def test_a_step_of_compiled_code_begins_with_it():

@@ -54,7 +54,6 @@ if __name__ == "__main__":
 """
 SAVE_ON_CPU = "torch.autograd.graph.save_on_cpu(pin_memory=True)"
 OFF = "torch.autocast('cpu', enabled=False)"
-OF_IMAGES = {"model": "mobilenet_v3_small", "image_size": 64, "batch_size": 32}  # most of it activations
 
 
 @pytest.fixture(scope="module")
@@ -70,20 +69,23 @@ def own(tmp_path_factory):
     return predict_it
 
 
+@cache
+def of_step(number):
+    return predicted(STEPS[number], SMALL)
+
+
 @pytest.mark.parametrize("published", MEMORY, ids=lambda one: " ".join([one.program, *one.words]))
 def test_what_others_published_is_predicted_within_ten_percent(published):
-    steps = published.program in NAMES
-    one = predicted(
-        STEPS[NAMES.index(published.program)] if steps else ROOT / f"{published.program}.py", published.words
-    )
+    program = f"steps/{published.program}" if published.program in NAMES else published.program
+    one = predicted(ROOT / f"{program}.py", published.words)
     predicted_bytes = {"allocated": one.peak_bytes, "reserved": one.reserved_bytes}[published.counts]
     assert predicted_bytes / 1e9 == pytest.approx(published.memory_gb, rel=0.1)
     assert sum(one.by_kind.values()) == one.peak_bytes <= one.reserved_bytes
 
 
 def test_every_step_is_predicted_and_only_those_that_compile_have_a_note():
-    for path in STEPS:
-        one = predicted(path, SMALL)
+    for number, path in enumerate(STEPS):
+        one = of_step(number)
         assert (one.program, one.model, one.image_size) == (path.stem, "tiny_convmixer", 48)
         assert one.batch_size == (32 if path.stem[:2] in ("00", "01") else 16)
         assert one.precision == ("float32" if path.stem.startswith("00") else "bfloat16")
@@ -92,23 +94,19 @@ def test_every_step_is_predicted_and_only_those_that_compile_have_a_note():
 
 
 def test_what_a_step_changes_is_seen():
-    inputs = [predicted(STEPS[number], SMALL).by_kind["inputs"] for number in (2, 3, 6, 7, 8)]
+    inputs = [of_step(number).by_kind["inputs"] for number in (2, 3, 6, 7, 8)]
     batch, stored, labels = 16 * 3 * 48 * 48, 16 * 3 * 32 * 32, 512  # of labels a block
     assert inputs[:4] == [4 * batch + labels, batch + labels, 2 * (batch + labels), 2 * (stored + labels)]
     assert inputs[4] > 50_000 * (3 * 32 * 32 + 8)
 
 
 def test_the_trainings_own_options_act():
-    base, bf16, fp16, adam, kept = (
-        predicted(Own(**OF_IMAGES, **{"precision": "fp32"} | changes))
-        for changes in (
-            {},
-            {"precision": "bf16"},
-            {"precision": "fp16"},  # a scaler takes the optimizer's step
-            {"optimizer": "adamw"},
-            {"checkpoint": True},
-        )
-    )
+    def own_training(**options):
+        return predicted(Own("mobilenet_v3_small", 32, 64, **{"precision": "fp32"} | options))  # mostly activations
+
+    base, bf16 = own_training(), own_training(precision="bf16")
+    adam, kept = own_training(optimizer="adamw"), own_training(checkpoint=True)
+    fp16 = own_training(precision="fp16")  # a scaler takes the optimizer's step
     assert bf16.by_kind["activations"] < 0.7 * base.by_kind["activations"]
     assert fp16.by_kind["optimizer"] == bf16.by_kind["optimizer"]
     assert adam.by_kind["optimizer"] > 1.9 * base.by_kind["optimizer"]
@@ -173,17 +171,13 @@ def test_batches_that_are_not_images_have_the_batch_size_asked_for_and_a_second_
     assert own(more="model(x)").peak_bytes > own().peak_bytes
 
 
-def test_a_program_without_a_run_and_wrong_options_are_refused(tmp_path):
+def test_a_program_without_a_run_and_an_option_that_it_does_not_take_are_refused(tmp_path):
     path = tmp_path / "nothing.py"
     path.write_text("print('done')")
-    for what, words, reason in (
-        (path, (), "ended without a call of run_step"),
-        (STEPS[2], ("--batch-size", "zero"), "'zero' is not a whole number"),
-        (Own("vgg11", 2, 32, checkpoint=True), (), "vgg11 has no blocks"),
-        (Own("resnet5"), (), "unknown model 'resnet5': did you mean"),
-    ):
-        with pytest.raises(InputError, match=reason):
-            predicted(what, words)
+    with pytest.raises(InputError, match="ended without a call of run_step"):
+        predicted(path)
+    with pytest.raises(InputError, match="'zero' is not a whole number"):
+        predicted(STEPS[2], ("--batch-size", "zero"))
 
 
 def test_nothing_is_left_replaced_by_a_prediction():
@@ -197,7 +191,7 @@ def test_nothing_is_left_replaced_by_a_prediction():
 def test_the_command_prints_the_fixed_fields(run_command):
     finished = run_command("fit", "--step", "02", *SMALL, "--memory", "2GB", "--json")
     assert finished.returncode == 0, finished.stderr
-    value, one = json.loads(finished.stdout), predicted(STEPS[2], SMALL)
+    value, one = json.loads(finished.stdout), of_step(2)
     fixed = {name: value[name] for name in ("peak_bytes", "by_kind", "context_bytes")}
     assert fixed == {"peak_bytes": one.peak_bytes, "by_kind": one.by_kind, "context_bytes": CONTEXT_BYTES}
     assert list(value["by_kind"]) == list(KINDS)
@@ -259,6 +253,8 @@ def test_the_options_reach_the_program_or_the_training_of_its_own(command):
         (["--program", ROOT / "labs/memory/study.py"], "study.py: it does not call run_step"),
         (["--step", "02", "--optimizer", "adam"], "--optimizer: a program has its own"),
         (["--step", "02", "--checkpoint"], "--checkpoint: a program has its own"),
+        (["--model", "vgg11", "--image-size", "32", "--checkpoint"], "vgg11 has no blocks"),
+        (["--model", "resnet5"], "unknown model 'resnet5': did you mean"),
         (["--model", "inception_v3", "--image-size", "32"], "it cannot be predicted (RuntimeError: Calculated padded"),
     ],
 )
@@ -275,26 +271,12 @@ def test_a_torch_whose_tools_count_something_else_is_named_in_one_line(command, 
     assert_refused(command(), missing, "RuntimeError: a linear layer is predicted with")
 
 
-@pytest.mark.parametrize(
-    ("device", "ends"),
-    [
-        (
-            "cuda",
-            "fit --program steps/02_bigger_batch.py --model small --image-size 224 --precision auto --memory 15GB",
-        ),
-        ("cpu", "try --batch-size 256"),
-    ],
-)
-def test_a_gpu_that_is_out_of_memory_names_the_command_that_says_what_fits(monkeypatch, device, ends):
+def test_a_gpu_that_is_out_of_memory_names_the_command_that_says_what_fits(monkeypatch):
     properties = SimpleNamespace(total_memory=15_843_721_216)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr(failures, "device_name", lambda device: "Tesla T4")
     args = SimpleNamespace(model="small", image_size=224, precision="auto", batch_size=512)
-    loader = SimpleNamespace(batch_size=512, num_workers=0)
-    with (
-        pytest.raises(InputError) as refused,
-        failures.as_input_error(args, loader, torch.device(device), str(STEPS[2])),
-    ):
+    loader, device = SimpleNamespace(batch_size=512, num_workers=0), torch.device("cuda")
+    command = "fit --program steps/02_bigger_batch.py --model small --image-size 224 --precision auto --memory 15GB"
+    with pytest.raises(InputError, match=f"{command}$"), failures.as_input_error(args, loader, device, str(STEPS[2])):
         raise torch.OutOfMemoryError("CUDA out of memory")
-    assert str(refused.value).endswith(ends)
-    assert "\n" not in str(refused.value)

@@ -80,7 +80,7 @@ SMALL = {  # words of a call that takes seconds
     "limit": ["--batch-size", "4"],
     "input": ["--batch-size", "4"],
     "ablation": ["--batch-size", "8"],
-    "overhead": ["--batch-size", "4", "--runs", "2"],
+    "overhead": ["--batch-size", "4", "--runs", "1"],
     "sweep": ["--workers-list", "0", "--batch-sizes", "8"],
 }
 

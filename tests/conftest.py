@@ -24,7 +24,7 @@ from walkthrough.cli import main
 
 pytest_plugins = ["support.browser"]
 TESTS = Path(__file__).parent
-# What `-m quick` runs: what decides the numbers; it starts no process and no training.
+# What `-m quick` runs: what decides the numbers, from traces and results; it starts no program.
 QUICK = ("advice/*", "compare/test_rounds.py", "compare/test_statistics.py", "results/test_result.py", "trace/*")
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("any machine")

@@ -127,7 +127,8 @@ def test_whoever_waits_is_ended_and_jobs_with_it(tmp_path):
     pid = f"open('{tmp_path}/pid.' + os.environ['JOB_INDEX'], 'w').write(str(os.getpid()))"
     waits = ["python", "-c", f"import os, time; {pid}; time.sleep(600)"]
     own = [sys.executable, SLURM, "--logdir", tmp_path / "jobs", "--cluster", "local", "--array", "2"]
-    program = start_program(*own, "--at-a-time", "2", "--", *waits)
+    ignoring = ["sh", "-c", 'trap "" INT; exec "$@"', "sh"]  # as a script starts what it puts in the background
+    program = start_program(*ignoring, *own, "--at-a-time", "2", "--", *waits)
     pids = [int(wait_for(tmp_path / f"pid.{index}")) for index in range(2)]
     program.terminate()
     program.communicate(timeout=240)

@@ -1,6 +1,7 @@
 # make tour   set up, run every step, compare them     (ARGS="--quick" and other options are passed on)
 # make check  formatting, lint, spelling, types, links and words, generated pages up to date: about a minute
 # make test   make check, then the tests
+# make quick  the tests of what decides the numbers: below a minute, for every commit
 # make test-browser   the tests of TensorBoard's pages and of the printed cheat sheet, in Chromium (installs what they need)
 # make lab-memory   the lab on memory, small and short (the whole study: python labs/memory/study.py)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
@@ -20,7 +21,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-.PHONY: lab-memory tour check test test-browser setup docs docs-figures docs-screenshots docs-notebook notebook golden-texts lock lab-simcls \
+.PHONY: lab-memory tour check test quick test-browser setup docs docs-figures docs-screenshots docs-notebook notebook golden-texts lock lab-simcls \
   lab-transformer lab-speedrun lab-pruning lab-scale
 tour: setup
 	@$(BIN)/python -m walkthrough tour $(ARGS)
@@ -35,6 +36,9 @@ check: setup
 
 test: check .venv/tests-installed
 	@$(BIN)/python -m pytest -n 2 --dist loadgroup --ignore-glob='*/test_browser_*' $(ARGS)
+
+quick: .venv/tests-installed
+	@$(BIN)/python -m pytest -q -n 2 -m quick $(ARGS)
 
 test-browser: setup
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; } || { \

@@ -3,8 +3,11 @@
 import importlib.util
 import json
 import os
+import random
+import signal
 import sys
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import numpy as np
@@ -20,8 +23,20 @@ from studies import one_batch
 from walkthrough.cli import main
 
 pytest_plugins = ["support.browser"]
+TESTS = Path(__file__).parent
+# What `-m quick` runs: what decides the numbers, from traces and results; it starts no program.
+QUICK = ("advice/*", "compare/test_rounds.py", "compare/test_statistics.py", "results/test_result.py", "trace/*")
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("any machine")
+
+
+def is_quick(path):
+    return any(path.relative_to(TESTS).match(pattern) for pattern in QUICK)
+
+
+def pytest_ignore_collect(collection_path, config):
+    """With `-m quick`, no other file is imported."""
+    return (config.option.markexpr == "quick" and collection_path.is_file() and not is_quick(collection_path)) or None
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
@@ -31,7 +46,32 @@ def pytest_collection_modifyitems(items):
         if "quick_tour" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("quick tour"))
             item.add_marker(pytest.mark.long)
+        if is_quick(item.path) and not {"long", "thorough"} & {mark.name for mark in item.iter_markers()}:
+            item.add_marker(pytest.mark.quick)
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
+
+
+@pytest.hookimpl(tryfirst=True)  # before fixtures train
+def pytest_runtest_setup():
+    """The same random numbers in every test, whatever ran before it."""
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def own_process():
+    """What a program changes in its process is put back, where a test runs it in this one."""
+    environment, folder, on_sigterm = dict(os.environ), Path.cwd(), signal.getsignal(signal.SIGTERM)
+    yield
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
+    os.chdir(folder)
+    if signal.getsignal(signal.SIGTERM) != on_sigterm:  # as the command line sets it
+        signal.signal(signal.SIGTERM, on_sigterm)
+    torch.set_num_threads(1)
+    torch.backends.cudnn.benchmark = False
 
 
 def load_step(file):

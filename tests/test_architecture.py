@@ -7,6 +7,7 @@ from collections import Counter
 
 import pytest
 from support import ROOT, STEPS, run_program
+from support.recorded import TRACE, make_record
 
 from walkthrough.cli import COMMANDS
 
@@ -26,12 +27,9 @@ BELOW = {  # which rooms of the tool a room may import, itself and `results` asi
     "tensorboard": {"compare", "advice", "trace", "terminal"},
 }
 MEASURES = ("one_batch", "roofline", "fastest", "switches")  # what other modules of studies import where they measure
-NO_TORCH = sorted((ROOT / "walkthrough").glob("**/__init__.py")) + sorted((ROOT / "common").glob("**/__init__.py"))
+NO_TORCH = [path for path in MODULES if path.name == "__init__.py" and not path.is_relative_to(ROOT / "tools")]
 NO_TORCH += [path for path in sorted((ROOT / "studies").glob("*.py")) if path.stem not in MEASURES]
-
-
-# One name for one thing: these files are still called as another one is; the list shrinks.
-TWICE = "figures study"
+TWICE = {"figures", "study"}  # one name for one thing: these files are still called as another one is
 
 
 def imported(path, everywhere=True):
@@ -89,7 +87,7 @@ def test_every_module_can_be_read_at_once():
 
 def test_no_two_files_of_the_rooms_have_one_name():
     names = Counter(path.stem for path in MODULES if path.stem not in ("__init__", "__main__"))
-    assert {name for name, count in names.items() if count > 1} <= set(TWICE.split())
+    assert {name for name, count in names.items() if count > 1} <= TWICE
 
 
 def test_traces_are_read_with_msgspec_and_numpy_only():
@@ -100,9 +98,8 @@ def test_traces_are_read_with_msgspec_and_numpy_only():
 
 
 def test_the_text_of_explain_formats_a_dictionary():
-    names = set().union(
-        *(imported(ROOT / "walkthrough" / "explain" / f"{name}.py") for name in ("tables", "text", "html"))
-    )
+    room = ROOT / "walkthrough" / "explain"
+    names = set().union(*(imported(room / f"{name}.py") for name in ("tables", "text", "html")))
     assert rooms(names, "walkthrough") == {"explain", "results", "terminal"}
     assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) == {"walkthrough"}
 
@@ -116,19 +113,12 @@ def test_what_runs_inside_another_program_imports_the_standard_library_and_its_t
         assert outside <= {"torch"}, path.name
 
 
-STANDARD_LIBRARY_ONLY = ["common.options", "studies.ablation"]
-STANDARD_LIBRARY_ONLY += ["walkthrough.terminal", "walkthrough.doctor"]
-STANDARD_LIBRARY_ONLY += [
-    f"walkthrough.results.{path.stem}"
-    for path in sorted((ROOT / "walkthrough" / "results").glob("[!_]*.py"))
-    if path.stem != "events"
-]
-
-
 def test_what_a_step_starts_with_needs_the_standard_library_only():
+    results = {path.stem for path in (ROOT / "walkthrough" / "results").glob("[!_]*.py")} - {"events"}
+    names = ["common.options", "studies.ablation", "walkthrough.terminal", "walkthrough.doctor"]
+    names += [f"walkthrough.results.{name}" for name in sorted(results)]
     blocked = "rich msgspec numpy torch torchvision tensorboard filelock psutil matplotlib pandas plotly".split()
-    code = f"sys.modules.update(dict.fromkeys({blocked!r}))\nimport {', '.join(STANDARD_LIBRARY_ONLY)}"
-    assert {*STANDARD_LIBRARY_ONLY} <= modules_after(code)
+    assert {*names} <= modules_after(f"sys.modules.update(dict.fromkeys({blocked!r}))\nimport {', '.join(names)}")
 
 
 def test_a_program_imports_torch_torchvision_and_common_only():
@@ -146,14 +136,8 @@ def modules_after(code):
 
 def after_commands(*commands):
     """The modules that commands have imported when they end, what they print aside."""
-    run = (
-        "    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n        cli.main(words)"
-    )
+    run = "  with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):\n    cli.main(words)"
     return modules_after(f"import contextlib, io\nfrom walkthrough import cli\nfor words in {commands!r}:\n{run}")
-
-
-def test_the_list_of_commands_imports_none_of_them():
-    assert not after_commands(["--help"]) & {module for module, _ in COMMANDS.values()}
 
 
 def test_the_help_of_every_command_is_printed_without_large_packages():
@@ -168,9 +152,14 @@ def test_packages_and_the_records_of_studies_are_read_without_torch():
     assert not modules_after(f"import {', '.join(names)}") & {"torch", "torchvision"}
 
 
-def test_explain_starts_without_torch_and_tensorboard():
-    trace = sorted((ROOT / "logs" / "reference").glob("*/00_baseline/*.pt.trace.json.gz"))[0]
-    assert not after_commands(["explain", str(trace)]) & {"torch", "torchvision", "tensorboard", "matplotlib"}
+def test_a_trace_is_explained_and_a_record_verified_without_torch(tmp_path):
+    record = make_record(tmp_path / "test-gpu")
+    explaining = after_commands(["explain", str(record / TRACE)])
+    assert "walkthrough.trace.analysis" in explaining
+    assert not explaining & {"torch", "torchvision", "tensorboard", "matplotlib"}
+    verifying = after_commands(["record", "--check", str(record)])
+    assert "tensorboard" in verifying  # which reads the scalars
+    assert not verifying & {"torch", "torchvision", "matplotlib"}
 
 
 def test_a_step_does_not_import_tensorboard_or_rich_before_it_has_measured():

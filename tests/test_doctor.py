@@ -31,14 +31,19 @@ def test_it_looks_at_everything_a_run_needs_and_its_exit_code_says_whether_somet
     assert run_command(*words).returncode == 2
 
 
-def test_what_is_missing_comes_with_what_to_do(tmp_path, monkeypatch):
+def test_what_is_missing_old_or_broken_comes_with_what_to_do(tmp_path, monkeypatch):
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(doctor.shutil, "disk_usage", lambda path: usage_of(2e8))
+    monkeypatch.setattr(torch, "__version__", "2.4.1+cu121")
+    monkeypatch.setenv("CXX", "/nonexistent/g++")
+    (tmp_path / "cifar-10-batches-py").mkdir()
     findings = examined(tmp_path)
-    states = {"tensorboard": "fix", "msgspec": "fix", "rich": "note", "psutil": "note", "torch-tb-profiler": "note"}
+    missing = {"tensorboard": "fix", "msgspec": "fix", "rich": "note", "psutil": "note", "torch-tb-profiler": "note"}
+    states = missing | {"Disk": "fix", "torch": "fix", "CIFAR-10": "fix", "C++ compiler": "note"}
     assert {name: findings[name].state for name in states} == states
-    assert all("make setup" in findings[name].text for name in states)
-    assert findings["Disk"].state == "fix"
+    assert all("make setup" in findings[name].text for name in missing)
+    assert "--download" in findings["CIFAR-10"].text
+    assert "steps from 13 on" in findings["C++ compiler"].text
 
 
 def test_shared_memory_for_the_workers_is_compared_with_what_is_free(tmp_path, monkeypatch):
@@ -51,7 +56,6 @@ def test_shared_memory_for_the_workers_is_compared_with_what_is_free(tmp_path, m
         assert finding.state == state
         assert "8 workers need 0.17 GB" in finding.text
     assert "--shm-size" in finding.text
-    assert "Shared memory" not in examined(tmp_path, "--workers", "0")
     monkeypatch.setattr(doctor, "SHARED_MEMORY", tmp_path / "none")  # not Linux
     assert "Shared memory" not in examined(tmp_path, *words)
 
@@ -66,27 +70,9 @@ def test_on_a_gpu_compiling_needs_triton_and_a_c_compiler(tmp_path, monkeypatch)
     findings = examined(tmp_path)
     assert findings["C compiler"].text == "/usr/bin/clang"
     assert "C++ compiler" not in findings
-    for subject in ("Triton", "Python's headers"):
-        assert findings[subject].state == "note"
-        assert "fails on a GPU" in findings[subject].text
+    assert [findings[subject].state for subject in ("Triton", "Python's headers")] == ["note", "note"]
     monkeypatch.setenv("CC", "/nonexistent/cc")
     assert examined(tmp_path)["C compiler"].text.startswith("no /nonexistent/cc: ")
-
-
-def test_a_missing_compiler_is_noted_with_the_steps_that_need_one(tmp_path, monkeypatch):
-    monkeypatch.setenv("CXX", "/nonexistent/g++")
-    finding = examined(tmp_path)["C++ compiler"]
-    assert finding.state == "note"
-    assert "steps from 13 on" in finding.text
-
-
-def test_broken_cifar10_and_an_old_torch_are_found(tmp_path, monkeypatch):
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    monkeypatch.setattr(torch, "__version__", "2.4.1+cu121")
-    findings = examined(tmp_path)
-    assert findings["CIFAR-10"].state == "fix"
-    assert "--download" in findings["CIFAR-10"].text
-    assert findings["torch"].state == "fix"
 
 
 def test_a_gpu_is_described_with_what_matters_to_the_steps(tmp_path, monkeypatch):

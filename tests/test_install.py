@@ -7,13 +7,12 @@ import zipfile
 
 import pytest
 from support import CPU_RECORD, ROOT, assert_refused, run_program
-from support.trace_builder import TraceBuilder
 
 from walkthrough.cli import COMMANDS, NEED_CLONE
 
 HIDDEN = "torch torchvision tensorboard torch_tb_profiler scipy pandas matplotlib plotly filelock psutil".split()
 BUILD = "import sys; from setuptools.build_meta import build_wheel; build_wheel(sys.argv[1])"
-GPU = {"id": 0, "name": "Test GPU", "computeMajor": 9, "computeMinor": 0}
+TRACE = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
 
 
 @pytest.fixture(scope="session")
@@ -53,36 +52,25 @@ def test_the_wheel_holds_the_tool_with_its_files_and_nothing_else(wheel):
     assert names == {str(path.relative_to(ROOT)) for path in files}
 
 
-@pytest.mark.parametrize("kind", ["CPU", "CPU with stacks", "GPU"])
-def test_a_trace_is_explained(alone, tmp_path, kind):
-    path = ROOT / "tests" / "data" / ("cpu_stacks.pt.trace.json.gz" if "stacks" in kind else "cpu.pt.trace.json.gz")
-    if kind == "GPU":
-        builder = TraceBuilder(devices=[GPU])
-        for number in (2, 3, 4):
-            builder.step(number, number * 2000, 1500)
-            builder.launch("void conv<float>()", number * 2000 + 310, 10, number * 2000 + 330, 900)
-        path = tmp_path / "gpu.pt.trace.json"
-        path.write_text(json.dumps(builder.json))
-    finished = alone("explain", path, "--json")
+def test_a_trace_is_explained(alone):
+    finished = alone("explain", TRACE, "--json")
     assert finished.returncode == 0, finished.stderr
     assert json.loads(finished.stdout)["steps"]["count"] == 3
-    assert alone("explain", path).stdout
+    assert alone("explain", TRACE).stdout
 
 
 def test_a_record_is_compared_and_explained_with_its_limit(alone):
     record = ROOT / "logs" / "reference" / CPU_RECORD
     finished = alone("compare", record, "--json")
-    assert finished.returncode == 0, finished.stderr
-    assert finished.stderr == ""
+    assert (finished.returncode, finished.stderr) == (0, "")
     rows = json.loads(finished.stdout)["rows"]
     assert len(rows) > 10
     assert rows[0]["share_of_memory_roof"] > 0
     assert alone("explain", record).returncode == 0
 
 
-@pytest.mark.parametrize("command", NEED_CLONE)
-def test_a_command_that_runs_the_programs_says_that_it_needs_a_clone(alone, command):
-    assert_refused(alone(command, "--quick"), command, "a clone of the project")
+def test_a_command_that_runs_the_programs_says_that_it_needs_a_clone(alone):
+    assert_refused(alone(NEED_CLONE[0], "--quick"), NEED_CLONE[0], "a clone of the project")
 
 
 def test_the_commands_are_listed_and_the_machine_is_checked(alone):
@@ -98,4 +86,4 @@ def test_the_commands_are_listed_and_the_machine_is_checked(alone):
 def test_what_is_not_installed_is_named(alone, tmp_path):
     site = tmp_path / "site" / "sitecustomize.py"
     site.write_text(site.read_text() + "sys.modules['msgspec'] = None\n")
-    assert_refused(alone("explain", ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"), "msgspec", "pip install msgspec")
+    assert_refused(alone("explain", TRACE), "msgspec", "pip install msgspec")

@@ -16,7 +16,6 @@ from common.loaders import DeviceLoader, Prefetcher
 from common.session import unmet_need, without_effect
 from walkthrough.results import result as record
 from walkthrough.results.environment import cpu_bf16_hardware
-from walkthrough.results.errors import InputError
 
 PAIRS = list(itertools.pairwise(STEPS))
 
@@ -74,13 +73,6 @@ def test_a_step_says_what_its_change_needs_and_the_device_lacks(device, precisio
     monkeypatch.setattr("common.ranks.world_size", lambda: processes)
     needs = {path.stem: unmet_need(str(path), torch.device(device), precision) for path in STEPS}
     assert {name: need for name, need in needs.items() if need} == lacking
-
-
-def test_a_need_that_nobody_knows_is_refused(tmp_path):
-    step = tmp_path / "17_own.py"
-    step.write_text('"""Step 17: own.\n\nNeeds      two GPUs. Of one kind.\n"""\n')
-    with pytest.raises(InputError, match="two GPUs"):
-        unmet_need(str(step), torch.device("cpu"), None)
 
 
 class Reads(TorchDispatchMode):
@@ -222,29 +214,29 @@ def test_the_device_enlarges_images_as_pil_does(capture_step, tmp_path):
     assert difference.max() < 1.5  # of 255: both filter alike, and round in other places
 
 
-STEPS_TRAINED = 300
-
-
-def train(captured):
+def losses_of(captured, count):
     """The loss of each of the first training steps."""
-    batches = itertools.islice(iter(captured.loader), STEPS_TRAINED)
+    batches = itertools.islice(iter(captured.loader), count)
     return torch.tensor([captured.train_step(images, labels).item() for images, labels in batches])
 
 
 @pytest.mark.long
-def test_every_recipe_learns_and_all_reach_the_same_loss(capture_step, uncompiled, tmp_path):
-    """Same seed and batch size: the steps see the same images in the same order, so their losses must agree."""
+def test_every_recipe_learns_and_all_have_the_same_losses(capture_step, uncompiled, tmp_path):
+    """Same seed and batch size: the steps see the same images in the same order, from step 08 on in another one."""
     recipes = {name: (name, "fp32") for name in NAMES} | {"in bf16": ("01_amp", "bf16")}
     losses = {}
     for recipe, (name, precision) in recipes.items():
         words = ("--data", str(tmp_path), "--batch-size", "32", "--workers", "0", "--precision", precision)
-        losses[recipe] = train(capture_step(name, *words))
-    for name, loss in losses.items():
-        assert loss[-10:].mean() < 0.9 * loss[:10].mean(), name
-        # Noise of a run is what reordered sums make of it: far below one step's progress. From step 08 on batches are
-        # shuffled otherwise, so the last ten hold other images (measured: 1.2 % apart).
-        rtol = 0.05 if name == "in bf16" else 0.1 if name >= "08" else 5e-3
-        torch.testing.assert_close(loss[-10:].mean(), losses["00_baseline"][-10:].mean(), rtol=rtol, atol=0, msg=name)
+        count = 300 if recipe in ("00_baseline", "in bf16", NAMES[-1]) else 20
+        losses[recipe] = losses_of(capture_step(name, *words), count)
+        if count == 300:
+            assert losses[recipe][-10:].mean() < 0.9 * losses[recipe][:10].mean(), recipe
+    first = {recipe: loss[:20] for recipe, loss in losses.items()}
+    for recipe, loss in first.items():
+        like = first["08_on_device_data" if "08" <= recipe < "in" else "00_baseline"]
+        rtol = 0.05 if recipe == "in bf16" else 1e-3
+        torch.testing.assert_close(loss, like, rtol=rtol, atol=0, msg=lambda text, recipe=recipe: f"{recipe}: {text}")
+    torch.testing.assert_close(first["08_on_device_data"].mean(), first["00_baseline"].mean(), rtol=0.1, atol=0)
 
 
 # How far losses may be apart because fused operators round in other places: by some last bits of the precision in use.
@@ -258,7 +250,7 @@ COMPILED_RTOL = {"fp32": 1e-4, "bf16": 1e-2}
         ("13_compile", "bf16"),
         ("14_compile_loss", "fp32"),
         pytest.param("14_compile_loss", "bf16", marks=pytest.mark.thorough),
-        ("15_cuda_graphs", "fp32"),
+        pytest.param("15_cuda_graphs", "fp32", marks=pytest.mark.thorough),
     ],
 )
 def test_what_is_compiled_gives_the_same_losses(capture_step, tmp_path, precision, compiled):
@@ -270,9 +262,7 @@ def test_what_is_compiled_gives_the_same_losses(capture_step, tmp_path, precisio
     losses = {}
     for name in ("12_cudnn_benchmark", compiled):
         words = ("--data", str(tmp_path), "--batch-size", "32", "--workers", "0", "--precision", precision)
-        captured = capture_step(name, *words)
-        batches = itertools.islice(iter(captured.loader), 20)
-        losses[name] = torch.tensor([captured.train_step(images, labels).item() for images, labels in batches])
+        losses[name] = losses_of(capture_step(name, *words), 20)
     rtol = COMPILED_RTOL[precision]
     torch.testing.assert_close(losses[compiled], losses["12_cudnn_benchmark"], rtol=rtol, atol=0)
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1  # compiled, whole, and only in the first step
@@ -291,7 +281,7 @@ runpy.run_path({program!r}, run_name="__main__")
 
 @pytest.mark.long
 def test_step_13_compiles_for_real(tmp_path):
-    """As a program, with a model of few kernels; the C++ compiler's headers are compiled once for all tests."""
+    """As a program, with a model of few kernels."""
     words = ["--quick", "--batch-size", "8", "--workers", "0", "--device", "cpu"]
     words += ["--logdir", str(tmp_path), "--data", str(tmp_path)]
     program = str(ROOT / "steps" / "13_compile.py")
@@ -318,19 +308,6 @@ def test_from_step_10_on_no_training_step_waits_for_a_value_and_every_loss_is_ke
         assert not any(getattr(loss, "requires_grad", False) for loss in kept)
     scaling = precision == "fp16"  # the scaler reads whether gradients are finite, unless the optimizer is fused
     assert waits == {name: (name < "10") + (scaling and name < "11") for name in NAMES[1:]}
-
-
-def test_channels_last_images_hold_the_same_values(capture_step, tmp_path):
-    seen = {}
-    for name in ("08_on_device_data", "09_channels_last"):
-        captured = capture_step(name, "--data", str(tmp_path), "--batch-size", "8", "--workers", "0", "--seed", "3")
-        images, labels = next(iter(captured.loader))
-        assert images.is_contiguous()  # converted on the device
-        captured.train_step(images, labels)
-        seen[name] = captured.model.seen
-    assert torch.equal(*seen.values())
-    layouts = [images.is_contiguous(memory_format=torch.channels_last) for images in seen.values()]
-    assert layouts == [False, True]
 
 
 @pytest.mark.long

@@ -155,10 +155,16 @@ def _executor(cluster: Cluster, nodes: int, tasks: int) -> Any:
 
 @contextmanager
 def _environment() -> Iterator[None]:
-    """Jobs, which get this process's environment, import the project; from now on SIGTERM raises SystemExit."""
+    """Jobs, which get this process's environment, import the project; from now on SIGTERM raises SystemExit.
+
+    submitit ends jobs of this machine by SIGINT, so they begin without what ignores it, as after `nohup … &`.
+    """
     before = os.environ.get("PYTHONPATH")
-    if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+    if threading.current_thread() is threading.main_thread():
+        if signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *([before] if before else [])])
     try:
         yield

@@ -4,20 +4,16 @@ from unittest.mock import ANY
 
 import pytest
 from pytest import approx
-from support import ROOT, STEPS
-from support.trace_builder import TraceBuilder, analyzed, costs, two_steps
+from support import STEPS
+from support.trace_builder import TraceBuilder, analyzed, costs, repeated, two_steps
 
 from walkthrough.advice.catalogue import BY_ID, COSTS, Advice
 from walkthrough.advice.evidence import bounded
 from walkthrough.advice.gains import advise, despite_a_stall, ranked
-from walkthrough.trace.analysis import analyze
 from walkthrough.trace.idle import CAUSES
 
 LADDER = [path.stem for path in STEPS[1:]]
 WORKERS = "_MultiProcessingDataLoaderIter"
-# Advice that is about no gap of a GPU: kernels become faster or fewer, or nothing in a trace shows it.
-WITHOUT_A_GAP = {"mixed_precision", "channels_last", "cudnn_benchmark", "data_parallel", "fused_attention"}
-WITHOUT_A_GAP |= {"spinning_threads"}
 
 
 def of_ids(builder, *ids):
@@ -50,39 +46,39 @@ def loaded_images(count, *each, after=(), loader="_SingleProcessDataLoaderIter")
     return operators(builder, *rows, *after)
 
 
-def gpu_step(kernels, *rows, load=0):
-    """One training step of 1000 µs on a GPU. kernels: (call's start, kernel's start, duration); rows: operators."""
+def gpu_step(kernels, *rows, load=0, graphs=()):
+    """One training step of 1000 µs on a GPU. kernels: (call's start, kernel's start, duration); rows: operators.
+
+    graphs: when a graph of a kernel of 5 µs is launched.
+    """
     builder = TraceBuilder()
     builder.step(1, 0, 1000)
     for call, start, duration in kernels:
         builder.launch("k", call, 2, start, duration)
+    for call in graphs:
+        builder.launch("k", call, 5, call + 5, 5, call="cudaGraphLaunch")
     if load:
         builder.loading(0, load, WORKERS)
     return operators(builder, BACKWARD, *rows)
 
 
+def copying(size):
+    """A step on a GPU that copies so many bytes, and computes on images."""
+    builder = gpu_step([(310, 320, 600)], ("aten::to", 0, 200), ("aten::conv2d", 300, 50))
+    builder.copy(10, 180, 20, 170, size)
+    return builder
+
+
 @pytest.mark.parametrize(
-    "source",
-    [
-        two_steps(),
-        two_steps("2021"),
-        cpu_step(("aten::mm", 0, 500)),
-        loaded_images(5, loader=WORKERS),
-        ROOT / "tests" / "data" / "cpu.pt.trace.json.gz",
-    ],
-    ids=["gpu", "gpu 2021", "cpu", "cpu with workers", "recorded"],
+    "builder",
+    [two_steps(), cpu_step(("aten::mm", 0, 500)), loaded_images(5, loader=WORKERS)],
+    ids=["gpu", "cpu", "cpu with workers"],
 )
-def test_each_step_of_the_ladder_has_one_advice_with_a_reason(source):
-    advice = advise(analyzed(source) if isinstance(source, TraceBuilder) else analyze(source)).costs
-    assert sorted(item.step for item in advice if item.step) == LADDER
-    assert all(item.why and (item.predicted_gain is None or item.predicted_gain >= 1) for item in advice)
-
-
-def test_every_cost_has_an_id_of_its_own_and_is_about_gaps_with_a_known_cause_or_about_none():
-    assert len(BY_ID) == len(COSTS)
+def test_each_step_of_the_ladder_has_one_advice_with_a_reason(builder):
+    found = costs(builder)
+    assert [item.step for item in found.values() if item.step] == LADDER
+    assert all(item.why and (item.predicted_gain is None or item.predicted_gain >= 1) for item in found.values())
     assert {cause for cost in COSTS for cause in cost.idle} < set(CAUSES)
-    assert {cost.id for cost in COSTS if cost.title and not cost.idle and not cost.where} == WITHOUT_A_GAP
-    assert [cost.step for cost in COSTS if cost.step] == LADDER
 
 
 def some(name, share, gain=None, estimate=None):
@@ -123,13 +119,12 @@ def test_where_the_gpu_waits_for_itself_bounds_over_the_cpus_work_are_no_advice(
     assert despite_a_stall([bound("host_python", 0.3), kernels, bound("cuda_graphs", 0.2), explained]) == [
         kernels, explained
     ]  # fmt: skip
-    builder = TraceBuilder()
-    for begin in (0, 1000, 2000):
-        builder.step(begin // 1000, begin, 1000)
-        builder.launch("k", begin + 5, 5, begin + 12, 100)
-        builder.launch("k", begin + 20, 5, begin + 600, 100)  # launched long ago
-        builder.launch("k", begin + 900, 5, begin + 910, 90)  # and one that the CPU launched late
-    result = advise(analyzed(builder))
+
+    def stalled(builder, begin):
+        for call, start, us in ((5, 12, 100), (20, 600, 100), (900, 910, 90)):  # the second was launched long ago
+            builder.launch("k", begin + call, 5, begin + start, us)
+
+    result = advise(analyzed(repeated(stalled, steps=3)))
     assert any(advice.share_of_step > 0.1 for advice in result.costs)
     assert result.advice == []
     assert "the next one is launched already" in result.verdict
@@ -151,22 +146,7 @@ CLOSURE = (  # the optimizer's call wraps all: Python until 400, the model until
     ("aten::addcdiv_", 700, 200),
 )  # fmt: skip
 TWICE = [(name, start / 2 + half, us / 2) for half in (0, 500) for name, start, us in CLOSURE[1:]]
-NOTHING_LOADED = {
-    "uint8_images": (0, 1),
-    "dataloader_workers": (0, 1),
-    "small_images": (0, 1),
-    "data_on_device": (0, 1),
-}
-
-
-def twice(*rows):
-    builder = TraceBuilder(devices=())
-    for begin in (0, 1000):
-        builder.step(begin, begin, 1000)
-        operators(builder, *((name, begin + start, duration) for name, start, duration in rows))
-    return builder
-
-
+LOADING = ("uint8_images", "dataloader_workers", "small_images", "data_on_device")
 CONVERTING = (("aten::to", 40, 20), ("aten::div", 62, 30), ("aten::sub_", 94, 4))
 WHOLE_STEP = {
     "compile": (ANY, 1000 / (1000 - (600 - 250 - 20 - 100))),  # to the step's end, without products, loss, optimizer
@@ -194,9 +174,15 @@ KNOWN = {  # what runs: (trace, {cost: (its share of the step, how many times fa
     "workers, and batches that are resized after loading": (
         loaded_images(0, after=[("aten::upsample_bilinear2d", 520, 50)], loader=WORKERS), {"small_images": (0, 1)}
     ),
-    "no loader": (cpu_step(("aten::index", 0, 100), ("aten::conv2d", 100, 900)), NOTHING_LOADED),
+    "no loader": (
+        cpu_step(("aten::index", 0, 100), ("aten::conv2d", 100, 900)), dict.fromkeys(LOADING, (0, 1))
+    ),
     "a whole step": (cpu_step(*STEP), WHOLE_STEP),
-    "two of them": (twice(*STEP), WHOLE_STEP),
+    "two of them": (
+        repeated(lambda builder, begin: operators(builder, *((name, begin + at, us) for name, at, us in STEP)),
+                 steps=2, devices=()),
+        WHOLE_STEP,
+    ),
     "compiled code and a fused optimizer": (
         cpu_step(("aten::div", 0, 200), *COMPILED),
         {"compile": (0, 1), "fused_optimizer": (0, 1), "compile_loss": (0.2, 1000 / 800)},
@@ -241,8 +227,20 @@ KNOWN = {  # what runs: (trace, {cost: (its share of the step, how many times fa
                  ("aten::cross_entropy_loss", 500, 100), ("aten::div", 600, 100)),
         {"compile_loss": ((80 + 80 + 30 + 40 + 20 + 50) / 1000, ANY), "uint8_images": (0, 1)},
     ),
+    "a GPU that copies images": (  # which is no part of preparing them
+        copying(10_000), {"compile_loss": ((10 + 10) / 1000, ANY), "uint8_images": (0.18, 1 / (1 - 0.18 * 0.75))}
+    ),
+    "a GPU that copies less than an image": (copying(9_999), {"uint8_images": (0, 1)}),
     "a GPU that waits for workers": (
         gpu_step([(500, 510, 490)], load=400), {"dataloader_workers": (0, 1), "more_workers": (0.4, 1000 / 600)}
+    ),
+    "a GPU that waits for launches": (  # but for 2 x 28 µs from 20 after a call on
+        gpu_step([(100, 150, 400), (600, 650, 350)], ("aten::mm", 0, 900)),
+        {"compile": (0.25 - 0.056, ANY), "cuda_graphs": (0.25 - 0.056, ANY)},
+    ),
+    "a GPU whose kernels most are a graph's": (
+        gpu_step([(100, 150, 400), (600, 650, 350)], ("aten::mm", 0, 900), graphs=(550, 560, 570)),
+        {"compile": (0, 1), "cuda_graphs": (0, 1)},
     ),
     "two steps": (two_steps(), {"cudnn_benchmark": (0, None), "data_parallel": (0, None)}),
 }  # fmt: skip
@@ -257,47 +255,18 @@ def test_each_cost_has_its_share_of_the_step_and_its_bound(name):
         assert gain is ANY or found[cost].predicted_gain == (gain and approx(gain)), cost
 
 
-@pytest.mark.parametrize(
-    ("name", "cost", "why"),
-    [
-        ("a GPU's optimizer", "fused_optimizer", "2 kernels per step, 68 us, and the GPU waits 32 us meanwhile"),
-        ("a GPU that normalises and computes the loss", "compile_loss", "190 us of kernels and the GPU waits 110 us"),
-        ("two steps", "compile_loss", "hardly any time"),
-    ],
-)
-def test_what_a_cost_consists_of_is_said(name, cost, why):
-    assert why in costs(KNOWN[name][0])[cost].why
-
-
-def test_advice_worth_following_is_in_order():
-    first, second = of_ids(loaded_images(5, *CONVERTING), *BY_ID)[:2]
-    assert (first.id, second.id) == ("dataloader_workers", "uint8_images")
-    result = advise(analyzed(loaded_images(0, loader=WORKERS)))
-    assert result.advice[0].id == "data_on_device"
-    assert "The gain cannot be estimated here" in result.verdict
-    builder = cpu_step(("aten::conv2d", 10, 900))
-    builder.loading(0, 10, WORKERS)
-    assert of_ids(builder, "small_images", "data_on_device") == []  # workers that keep up
-    # a cost that shares cores, or changes the training, comes after a sure gain
-    rows = [("aten::mm", 200, 300), ("Optimizer.step#SGD.step", 850, 115)]
-    builder = cpu_step(*rows, *[("aten::add", at, 1) for at in range(500, 850, 50)])
-    builder.loading(0, 160)
-    order = [item.id for item in of_ids(builder, "fused_optimizer", "dataloader_workers", "bigger_batch")]
-    assert order == ["fused_optimizer", "dataloader_workers", "bigger_batch"]
-
-
 def recorded(builder, cores, workers, **more):
     """The same, as `walkthrough trace` records it on so many cores with a loader of so many workers."""
     builder.header["walkthrough"] = {"cores": cores, "loaders": [{"num_workers": workers}], **more}
     return builder
 
 
-@pytest.mark.parametrize(("cores", "said"), [(None, ""), (2, "(this process may use 2 cores)"), (1, "may use 1 core)")])
-def test_on_a_cpu_loading_in_processes_has_no_bound_and_names_the_cores(cores, said):
-    builder = loaded_images(5) if cores is None else recorded(loaded_images(5), cores, 0)
-    [advice] = of_ids(builder, "dataloader_workers")
-    assert (advice.share_of_step, advice.predicted_gain) == (approx(0.5), None)
-    assert (said in advice.do) and ("may use" in advice.do) == bool(said)
+def test_on_a_cpu_loading_in_processes_has_no_bound_and_names_the_cores():
+    [known], [unknown] = (
+        of_ids(builder, "dataloader_workers") for builder in (recorded(loaded_images(5), 2, 0), loaded_images(5))
+    )
+    assert (known.share_of_step, known.predicted_gain) == (approx(0.5), None)
+    assert "(this process may use 2 cores)" in known.do and "may use" not in unknown.do
 
 
 WAITING = {"workers_cpu": 0.2}  # of their time, workers compute
@@ -308,16 +277,15 @@ WAITING = {"workers_cpu": 0.2}  # of their time, workers compute
     [
         (8, 2, {}, [("more_workers", None), ("less_per_batch", None)]),  # cores are left, for all anyone knows
         (3, 2, {}, [("less_per_batch", None)]),
-        (2, 8, {}, [("less_per_batch", None)]),
         (8, 0, {}, [("less_per_batch", None)]),
         # workers that wait for other than a core may be more than cores
         (2, 2, WAITING, [("more_workers", 2)]),
-        (2, 2, WAITING | {"cpu_waiting": 0.05}, [("more_workers", 2)]),
-        (2, 2, {"workers_cpu": 0.7, "cpu_waiting": 0.05}, [("less_per_batch", None)]),
-        (2, 2, WAITING | {"cpu_waiting": 0.5}, [("less_per_batch", None)]),
-        # for a training that sleeps while it waits for them
-        (2, 2, WAITING | {"asleep": 0.4}, [("more_workers", 2)]),
-        (2, 2, WAITING | {"asleep": 0.1}, []),
+        (2, 2, WAITING | {"cpu_waiting": 0.09}, [("more_workers", 2)]),
+        (2, 2, WAITING | {"cpu_waiting": 0.1}, [("less_per_batch", None)]),
+        (2, 2, {"workers_cpu": 0.5}, [("less_per_batch", None)]),
+        # for a training that sleeps half of the time in which it waits for them
+        (2, 2, WAITING | {"asleep": 0.25}, [("more_workers", 2)]),
+        (2, 2, WAITING | {"asleep": 0.24}, []),
     ],
 )
 def test_more_workers_are_advised_where_cores_are_left_or_workers_need_none(cores, workers, known, found):
@@ -330,19 +298,13 @@ def test_more_workers_are_advised_where_cores_are_left_or_workers_need_none(core
 
 
 @pytest.mark.parametrize(
-    ("cores", "workers", "known", "name", "why"),
-    [
-        (8, 4, {}, "more_workers", "although worker processes load"),
-        (2, 4, {}, "less_per_batch", "4 worker processes load on 2 cores"),
-        (2, 4, {"workers_cpu": 0.1}, "more_workers", "compute for 10% of the time"),
-    ],
+    ("cores", "known", "name", "gain"),
+    [(8, {}, "more_workers", 2), (2, {}, "less_per_batch", None), (2, {"workers_cpu": 0.1}, "more_workers", 2)],
 )
-def test_so_it_is_on_a_gpu(cores, workers, known, name, why):
-    builder = recorded(gpu_step([(510, 512, 400)], ("aten::mm", 505, 10), load=500), cores, workers, **known)
+def test_so_it_is_on_a_gpu(cores, known, name, gain):
+    builder = recorded(gpu_step([(510, 512, 400)], ("aten::mm", 505, 10), load=500), cores, 4, **known)
     [advice] = of_ids(builder, "more_workers", "less_per_batch")
-    assert (advice.id, advice.share_of_step) == (name, approx(0.5))
-    assert why in advice.why
-    assert (advice.predicted_gain is None) == (name == "less_per_batch")
+    assert (advice.id, advice.share_of_step, advice.predicted_gain) == (name, approx(0.5), gain and approx(gain))
 
 
 SPINNING = {"threads": 2, "cpu_waiting": 0.6}
@@ -352,12 +314,12 @@ SPINNING = {"threads": 2, "cpu_waiting": 0.6}
     ("workers", "cores", "known", "found"),
     [
         (1, 2, SPINNING, True),
-        (1, 2, SPINNING | {"openmp": {"OMP_WAIT_POLICY": "ACTIVE"}}, True),
         (1, 2, SPINNING | {"openmp": {"OMP_WAIT_POLICY": "passive"}}, False),
         (1, 2, SPINNING | {"openmp": {"GOMP_SPINCOUNT": "1000"}}, False),
         (1, 2, SPINNING | {"openmp": {"KMP_BLOCKTIME": "0"}}, False),
         (1, 2, SPINNING | {"threads": 1}, False),
-        (1, 2, SPINNING | {"cpu_waiting": 0.25}, False),  # where spinning was found to be as good
+        (1, 2, SPINNING | {"cpu_waiting": 0.39}, False),
+        (1, 2, SPINNING | {"cpu_waiting": 1.1}, False),  # no share
         (1, 2, {"threads": 2}, False),
         (0, 2, SPINNING, False),
         (1, 3, SPINNING, False),
@@ -374,7 +336,6 @@ def test_threads_that_spin_beside_workers_are_an_advice_where_the_training_lacks
     ("marks", "why", "do"),
     [
         (["Adam"], "Optimizer.step takes 400 us", "create the optimizer with fused=True"),
-        (["Adagrad"], "Optimizer.step takes 400 us", "create the optimizer with fused=True"),
         (["RMSprop"], "torch has no fused RMSprop", ""),
         (["LBFGS", "SparseAdam"], "torch has no fused LBFGS and no fused SparseAdam", ""),
         (["RMSprop", "SGD"], "Optimizer.step takes 400 us", "create the optimizer with fused=True"),
@@ -388,12 +349,16 @@ def test_only_optimizers_that_have_a_fused_form_are_to_be_fused(marks, why, do):
     assert cost.predicted_gain == (approx(1 / 0.6) if do else 1)
 
 
-@pytest.mark.parametrize(("foreach", "do"), [(False, "create the optimizer with foreach=True"), (True, "")])
-def test_on_a_gpu_foreach_is_named_where_the_trace_does_without(foreach, do):
+@pytest.mark.parametrize(
+    ("count", "foreach", "do"),
+    [(10, False, "create the optimizer with foreach=True"), (9, False, "its kernels are few"), (10, True, "")],
+)
+def test_on_a_gpu_foreach_is_named_where_the_trace_does_without(count, foreach, do):
     rows = [("aten::mm", 0, 100), ("Optimizer.step#RMSprop.step", 700, 200), ("aten::addcdiv_", 700, 100)]
-    kernels = [(10, 12, 688), *((at, at + 2, 8) for at in range(710, 890, 10))]
+    kernels = [(10, 12, 688), *((at, at + 2, 8) for at in range(710, 710 + 10 * count, 10))]
     cost = costs(gpu_step(kernels, *rows, *[("aten::_foreach_add_", 800, 50)] * foreach))["fused_optimizer"]
-    assert (cost.do, "no fused RMSprop" in cost.why) == (do, foreach)
+    assert cost.do.startswith(do)
+    assert (bool(cost.do), "no fused RMSprop" in cost.why) == (not foreach, foreach)
 
 
 def test_the_table_of_operators_leaves_out_what_only_wraps_a_closure():
@@ -413,7 +378,8 @@ def test_python_functions_between_a_cpus_operators_are_named():
     advice = advise(analyzed(builder)).advice[0]
     assert (advice.id, advice.predicted_gain) == ("host_python", approx(2))
     assert advice.why.endswith("no operator runs: data.py(77): augment 400 us; train.py(10): main 100 us")
-    assert of_ids(cpu_step(("aten::mm", 0, 950)), "host_python") == []
+    assert of_ids(cpu_step(("aten::mm", 0, 901)), "host_python") == []
+    assert of_ids(cpu_step(("aten::mm", 0, 899)), "host_python")
     short = cpu_step(*[("aten::mm", start, 50) for start in range(0, 1000, 100)])
     [python] = of_ids(short, "host_python")
     assert python.share_of_step == costs(short)["bigger_batch"].share_of_step == approx(0.5)
@@ -440,10 +406,7 @@ def test_collectives_of_gloo_are_exposed_where_no_operator_runs():
     assert all(word in second.do for word in ("no_sync", "bucket_cap_mb", "bigger batch", "bf16"))
     assert advise(result).verdict.startswith("for 55% of the step a collective runs; try first: Compare the ranks.")
     assert {item.id: item for item in advise(result).costs}["compile"].share_of_step == approx(0.15)  # from 850 on
-
-
-def test_without_collectives_or_behind_operators_there_is_nothing_to_overlap():
-    assert analyzed(gloo_step()).communication is None
+    assert [len(of_ids(gloo_step(("gloo:all_reduce", 600, us)), "slowest_rank")) for us in (99, 100)] == [0, 1]
     assert "overlap_communication" not in costs(gloo_step())
     assert of_ids(gloo_step(("gloo:barrier", 100, 300)), "overlap_communication") == []
 
@@ -451,32 +414,7 @@ def test_without_collectives_or_behind_operators_there_is_nothing_to_overlap():
 # On a GPU.
 
 
-def test_copies_before_the_model_do_not_count_as_preparing():
-    builder = gpu_step([(310, 320, 600)], ("aten::to", 0, 200), ("aten::conv2d", 300, 50))
-    builder.copy(10, 180, 20, 170, 1_000_000)
-    assert costs(builder)["compile_loss"].share_of_step == approx((10 + 10) / 1000)
-
-
-def test_cuda_graphs_remove_the_waits_for_launches_unless_there_are_graphs_already():
-    builder = gpu_step([(100, 150, 400), (600, 650, 350)], ("aten::mm", 0, 900))
-    waits = analyzed(builder).idle[0].causes_us["launch"] / 1000
-    assert waits > 0
-    assert [costs(builder)[name].share_of_step for name in ("compile", "cuda_graphs")] == [approx(waits)] * 2
-    for start in (550, 560, 570):  # most kernels are of graphs
-        builder.launch("k", start, 5, start + 5, 5, call="cudaGraphLaunch")
-    operators(builder, ("Torch-Compiled Region: 0/0", 0, 900))
-    assert [costs(builder)[name].predicted_gain for name in ("compile", "cuda_graphs")] == [1, 1]
-
-
 def test_setting_up_inside_the_first_operators_is_not_what_compiling_them_saves():
     builder = gpu_step([(750, 760, 240)], ("aten::to", 0, 700), ("aten::conv2d", 740, 20))
     builder.add("runtime", "cudaMalloc", 10, 480, correlation=-2)
     assert costs(builder)["compile_loss"].share_of_step <= (760 - 480) / 1000
-
-
-@pytest.mark.parametrize(("name", "units"), [("NVIDIA A100", "Tensor Cores"), ("AMD Instinct MI300X", "Matrix cores")])
-def test_advice_names_the_units_as_their_maker_does(name, units):
-    builder = TraceBuilder(devices=[{"id": 0, "name": name, "computeMajor": 9}])
-    builder.step(1, 0, 1000)
-    builder.launch("sgemm", 10, 5, 100, 900, op=builder.op("aten::mm", 0, 100))
-    assert costs(builder)["mixed_precision"].title == f"Use {units} (mixed precision)"

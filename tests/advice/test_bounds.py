@@ -6,11 +6,13 @@ import pytest
 from pytest import approx
 from support.trace_builder import V100, TraceBuilder, analyzed, costs, two_steps
 
+from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import ALIKE, advise
-from walkthrough.advice.kernel_costs import shortest_us
-from walkthrough.advice.verdict import bound
+from walkthrough.advice.verdict import bound, gain_text
 
 SGEMM, DEPTHWISE = "volta_sgemm_128x64_nn", "void at::native::conv_depthwise2d_forward_kernel<3, float, int>"
+TF32 = "cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4"
+A100 = {"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0}
 NCHW = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float>"
 ADD = "void at::native::vectorized_elementwise_kernel<4, AddFunctor<float>>"
 
@@ -22,10 +24,24 @@ def one_step(**header):
     return builder
 
 
-def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10):
+SGD = "Optimizer.step#SGD.step"
+
+
+def on_cpu(*rows, load=0):
+    """A step of 1000 µs on a CPU: the DataLoader for `load` µs, then operators: (name, µs)."""
+    builder, at = one_step(devices=()), load
+    if load:
+        builder.loading(0, load)
+    for name, us in rows:
+        builder.op(name, at, us)
+        at += us
+    return builder
+
+
+def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10, operator="aten::mm"):
     """A kernel of so many µs from `at` on, then a collective; both are launched within 30 µs."""
     builder = one_step()
-    builder.launch(name, 5, 5, at, us, op=builder.op("aten::mm", 0, 20))
+    builder.launch(name, 5, 5, at, us, op=builder.op(operator, 0, 20))
     if collective_us:
         record = builder.op("record_param_comms", 21, 10)
         builder.launch("ncclDevKernel_AllReduce", 22, 5, at + us, collective_us, op=record)
@@ -36,7 +52,11 @@ def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10):
     ("builder", "begin"),
     [
         (computing(985), "compute-bound: kernels fill 98% of the step"),
-        (computing(985, "k"), "GPU-bound: kernels fill 98% of the step, 0% of their time matrix work; left to try"),
+        (computing(985, "k"),
+         "GPU-bound: kernels fill 98% of the step, 0% of their time matrix work; left to try: fewer passes over "
+         "memory: fused kernels (torch.compile)"),
+        (computing(985, "triton__0d1", operator="triton__0d1"),
+         "GPU-bound: kernels fill 98% of the step, 0% of their time matrix work and 100% of kernels whose names do "),
         (computing(400, "k"), "kernels fill 40% of the step"),
         (computing(200, collective_us=760),
          "kernels that compute fill 20% of the step, communication alone 76%; try first: Compare the ranks"),
@@ -46,10 +66,74 @@ def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10):
          "for the first 0.5 ms the GPU most likely still runs what was launched before the trace; in the rest kernels "
          "that compute run 38% of the time, communication alone 57%, and 40% of all kernels' time is matrix work"),
         (computing(980, collective_us=5), "compute-bound: kernels fill 98% of the step, 99% of their time matrix work"),
+        # work that is queued for 5 % of the step, half of the time without a kernel, is what the GPU waits for
+        (computing(900, at=80), "for the first 0.1 ms the GPU most likely still runs what was launched before the "
+         "trace; in the rest kernels run 95% of the time, and 100% of that is matrix work"),
+        (computing(900, at=79), "compute-bound: kernels fill 90% of the step, 100% of their time matrix work"),
+        (on_cpu(("aten::mm", 984)),
+         "compute-bound: 98% of the step is operators on the CPU, 100% of their time aten::mm; "
+         "left to try: a GPU, a smaller model, or smaller inputs"),
+        (on_cpu(("aten::conv2d", 493), ("aten::mm", 491)),
+         "compute-bound: 98% of the step is operators on the CPU, 50% of their time aten::conv2d; "
+         "left to try: a GPU, a smaller model, or fewer or smaller images"),
+        (on_cpu(("aten::mm", 491), ("aten::bmm", 400), ("aten::addmm", 93)),
+         "compute-bound: 98% of the step is operators on the CPU; left to try"),
+        # less than a tenth could be gained
+        (on_cpu(("aten::mm", 870), (SGD, 90)), "compute-bound: 96% of the step is operators on the CPU, 91% of their "
+         "time aten::mm; biggest possible gain: Use a fused optimizer, at most 1.10x"),
+        (on_cpu(("aten::mm", 860), (SGD, 100)), "96% of the step is operators on the CPU, 90% of their time aten::mm; "
+         "biggest possible gain: Use a fused optimizer, at most 1.11x"),
+        (on_cpu(("aten::mm", 400), load=600), "60% of the step waits for the DataLoader; try first"),
     ],
 )  # fmt: skip
 def test_the_verdict_names_what_bounds_the_step(builder, begin):
     assert advise(analyzed(builder)).verdict.startswith(begin)
+
+
+def waiting():
+    """Before a kernel of 400 µs, four causes of a fourth of the time each, more or less."""
+    builder = computing(400, at=600)
+    [calling] = [event for event in builder.events if event["cat"] == "cuda_runtime"]
+    calling["ts"] = 590
+    builder.loading(20, 150)
+    builder.wait(170, 320)
+    builder.op("aten::mm", 320, 130)
+    return builder
+
+
+@pytest.mark.parametrize(
+    ("builder", "why"),
+    [
+        (computing(950), ""),  # for 5 %
+        (computing(949),
+         "The GPU is idle for 51.0 us of a step: 80% of it in Python, or nothing recorded, 20% launch-bound"),
+        (waiting(), "The GPU is idle for 600.0 us of a step: 26% of it launch-bound, 25% waiting for the DataLoader, "
+         "25% while the CPU waits for it"),
+    ],
+)  # fmt: skip
+def test_why_a_gpu_idles_is_told_by_the_three_causes_of_most_of_it(builder, why):
+    assert advise(analyzed(builder)).why_idle == why
+
+
+@pytest.mark.parametrize(
+    ("bound", "estimate", "low", "error", "text"),
+    [
+        (None, None, None, 0.1, ""),
+        (1.5, None, None, 0.1, "at most 1.50x"),
+        (99.0, None, None, 0.1, "at most 99.00x"),
+        (100.0, None, None, 0.1, "the step is nothing else"),
+        (None, 1.01, 1.01, 0.1, "with others"),
+        (None, 1.02, 1.01, 0.1, "about 1.02x"),
+        (2.0, 1.29, 1.26, 0.1, "about 1.29x"),
+        (2.0, 1.29, 1.26, 0.25, "1.26x to 1.29x"),  # both round to 1.3
+        (2.0, 1.33, 1.26, 0.1, "1.26x to 1.33x"),
+        (2.0, 1.36, 1.26, 0.4, "1.3x to 1.4x"),
+        (2.0, 1.36, 1.04, 0.4, "1.04x to 1.36x"),  # the lower end would round to 1.0
+    ],
+)
+def test_a_gain_is_said_as_exactly_as_it_is_known(bound, estimate, low, error, text):
+    advice = Advice(None, "t", "w", 0.2, bound, estimate, id="compile", low_gain=low, error=error)
+    assert gain_text(advice) == text
 
 
 def test_a_gpu_that_mostly_communicates_is_never_compute_bound():
@@ -74,12 +158,6 @@ def test_advice_is_amdahls_bound():
     # The CPU is not at work in 340-740, beside the kernel: so a shorter kernel is of no use.
     assert found["mixed_precision"].estimated_gain == approx(1, abs=0.01)
     assert found["dataloader_workers"].estimated_gain == approx(1.25, rel=0.01)
-
-
-def test_a_gpu_that_only_copies_has_no_shortest_kernel():
-    builder = one_step()
-    builder.copy(10, 20, 40, 10, 4096)
-    assert shortest_us(analyzed(builder)) == 0.0
 
 
 def test_data_on_the_device_saves_what_workers_and_copies_leave():
@@ -112,6 +190,7 @@ def test_copies_that_block_the_gpu_are_pinned_or_start_earlier_by_their_name(kin
         ("void cudnn::cnn::conv2d_grouped_direct_kernel<__half, __half, __half, float>", NCHW, V100, 0, None),
         (DEPTHWISE, NCHW, V100, 0, 1 / (1 - 0.38 / 2)),  # it can only move fewer bytes
         (SGEMM, ADD, V100, 0.38, 1 / (1 - 0.38 - 0.6 / 2)),  # others move half of theirs, too
+        (TF32, ADD, A100, 0.38 / 2, 1 / (1 - 0.38 / 2 - 0.6 / 2)),
         (SGEMM, NCHW, {"id": 0, "name": "AMD Instinct MI300X", "computeMajor": 9}, 0, None),  # of no AMD GPU
     ],
 )

@@ -3,8 +3,6 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pytest import approx
 from support.trace_builder import V100, TraceBuilder, analyzed, costs, repeated
 
@@ -59,9 +57,11 @@ def half(us, operator="aten::mm"):
 
 
 def test_of_compiling_and_graphs_one_is_enough_where_both_gain_no_more():
-    """Every kernel waits 40 us for its launch, and none can be fused."""
+    """Every kernel waits 40 us for its launch, and none can be fused. Compiled, each launch takes three calls' 4 us."""
     builder = steps_of(*[half(8)] * 8, every=48.0, sync=True)
-    assert all(costs(builder)[name].estimated_gain > 1.2 for name in ("compile", "cuda_graphs"))
+    found = costs(builder)
+    assert found["compile"].estimated_gain == approx(387 / (387 - 341 + 8 * 3 * 4), rel=0.03)
+    assert found["cuda_graphs"].estimated_gain > found["compile"].estimated_gain
     assert len({"compile", "cuda_graphs"} & advice(builder).keys()) == 1
 
 
@@ -93,22 +93,6 @@ def test_together_says_only_what_is_new():
     assert all(more > 1.05 * one for one, more in pairwise(gains))
 
 
-def test_chains_of_elementwise_kernels_are_for_compiling_too():
-    compiling = advice(steps_of(half(100), *[(ADD[0], 50, ADD[2])] * 4))["compile"]
-    assert compiling.why.startswith("150 us per step of elementwise kernels that could be fused")
-    assert compiling.share_of_step == approx(150 / 304, rel=0.1)
-
-
-def test_what_gains_nothing_and_never_will_is_not_advised():
-    """A pinned copy beside the kernels of the step before: 2 % of the time at most, and the CPU takes longer anyway."""
-    builder = steps_of(*[ADD] * 40, every=25.0)
-    for at in range(950, 950 + 4 * 1004, 1004):
-        builder.copy(at, 5, at + 25, 30, 1000, name="Memcpy HtoD (Pinned)", stream=20)
-    copying = costs(builder)["prefetch_stream"]
-    assert copying.share_of_step >= 0.02 and copying.why.startswith("1.0 kB per step to the GPU")
-    assert "prefetch_stream" not in advice(builder)
-
-
 def test_what_the_replay_cannot_tell_from_nothing_is_not_advised():
     little, more = (steps_of(half(900), load=load, sync=True) for load in (24.0, 60.0))
     assert costs(little)["dataloader_workers"].share_of_step >= 0.02
@@ -129,9 +113,7 @@ def tensile(kind):
         (SGEMM, A100, 16 * 0.25 / 0.61),
         (SGEMM, RTX_5090, 2),  # at least what half the bytes gain
         (TF32, A100, 2),
-        (tensile("S_B_Bias_HA_S_SAV_UserArgs"), MI210, 2),
         (tensile("SB"), MI210, 2),
-        (tensile("S_MX_B_UserArgs"), MI210, 2),
         (("igemm_fwd_gtcx_nhwc_fp32_bx0_bt256x128x16", 100, "aten::convolution"), MI210, 2),
     ],
 )
@@ -146,55 +128,36 @@ def test_mixed_precision_gains_what_kernels_reach_in_practice(kernel, device, ga
     ("kernels", "device"),
     [
         ([tensile("SB"), SGEMM], {"id": 0, "name": "NVIDIA GeForce GTX 1660", "computeMajor": 7, "computeMinor": 5}),
-        ([tensile("SB"), SGEMM], {"id": 0, "name": "AMD Instinct MI50/MI60", "computeMajor": 9, "warpSize": 64}),
         ([tensile("HHS_BH")], MI210),
         ([("igemm_fwd_gtcx_nhwc_bf16_bx0", 100, "aten::mm")], MI210),
     ],
-    ids=["no Tensor Cores", "no matrix cores", "fp16 already", "bf16 already"],
+    ids=["no Tensor Cores", "fp16 already", "bf16 already"],
 )
 def test_without_units_or_float32_there_is_nothing_to_gain(kernels, device):
     assert costs(steps_of(SHORT, *kernels * 9, device=device))["mixed_precision"].share_of_step == 0
 
 
-def test_tf32_and_float32_on_amd_are_named_as_what_they_are():
+def test_tf32_is_named_as_what_it_is():
     tf32 = costs(steps_of(SHORT, TF32, SGEMM, device=A100))["mixed_precision"]
     assert "100 us of matrix work in float32 and 100 us of matrix work in TF32 per step" in tf32.why
-    fp32 = costs(steps_of(SHORT, tensile("SB"), device=MI210))["mixed_precision"]
-    assert fp32.why.startswith("100 us of matrix work in float32 per step")
 
 
-@settings(max_examples=20)
-@given(
-    kernels=st.lists(
-        st.tuples(st.sampled_from([SGEMM, TF32, ADD, ADD_FP32]), st.floats(2, 300)), min_size=2, max_size=12
-    ),
-    every=st.sampled_from([10.0, 100.0]),
-    sync=st.booleans(),
-)
-def test_mixed_precision_is_never_estimated_beyond_its_bound(kernels, every, sync):
-    program = [(name, us, operator) for (name, _, operator), us in kernels]
-    amp = costs(steps_of(SHORT, *program, every=every, sync=sync, device=A100))["mixed_precision"]
-    assert (amp.estimated_gain or 1.0) <= amp.predicted_gain
+IN_FLOAT32 = [  # kernels of operators that autocast leaves as they are
+    "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>",
+    "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>",
+    "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>",
+    "void at::native::(anonymous namespace)::indexSelectLargeIndex<float, long, unsigned int, 2, 2, -2, true>",
+    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, AddFunctor<float> >",
+]
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>",
-        "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>",
-        "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>",
-        "void at::native::(anonymous namespace)::indexSelectLargeIndex<float, long, unsigned int, 2, 2, -2, true>",
-        "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<TensorListMetadata<2>, AddFunctor<float> >",
-    ],
+    ("names", "left"), [(IN_FLOAT32, 500), (["void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float>"] * 5, 250)]
 )
-def test_what_autocast_leaves_in_float32_gains_nothing(name):
-    norm = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float>"
-    kept, halved = (
-        costs(steps_of(SHORT, SGEMM, *[(kernel, 100, "aten::x")] * 8))["mixed_precision"] for kernel in (name, norm)
-    )
-    assert kept.estimated_gain == approx(900 / (30.5 + 800), rel=0.02)
-    assert halved.estimated_gain == approx(900 / (30.5 + 400), rel=0.02)
-    assert (kept.predicted_gain, halved.predicted_gain) == (approx(910 / 810, rel=0.02), approx(910 / 410, rel=0.02))
+def test_what_autocast_leaves_in_float32_gains_nothing(names, left):
+    amp = costs(steps_of(SHORT, SGEMM, *[(name, 100, "aten::x") for name in names]))["mixed_precision"]
+    assert amp.estimated_gain == approx(610 / (40.5 + left), rel=0.02)
+    assert amp.predicted_gain == approx(610 / (10 + left), rel=0.02)
 
 
 def test_the_optimizer_stays_in_float32():
@@ -220,17 +183,18 @@ def test_a_copy_made_early_still_takes_its_time_beside_the_step():
     assert advice(repeated(copied, 830))["prefetch_stream"].estimated_gain == approx(830 / 500, rel=0.01)
 
 
-def test_a_bigger_batch_takes_the_optimizer_no_longer():
-    """450 us of the model's kernel, which leaves no room for more, as much of the optimizer's, and the rest waits."""
+@pytest.mark.parametrize(("blocks", "longer"), [(4, 2.0), (0.75, 1.5), (0.4, 1.0)])
+def test_a_bigger_batch_takes_the_optimizer_no_longer(blocks, longer):
+    """450 us of the model's kernel, of so many blocks per SM, as much of the optimizer's, and the rest waits."""
 
     def stepping(builder, begin):
         for at, operator in ((begin, "aten::mm"), (begin + 550, "Optimizer.step#SGD.step")):
             op = builder.op(operator, at, 100)
-            builder.launch("k", at + 90, 4, at + 96, 450, op=op, **{"blocks per SM": 4})
+            builder.launch("k", at + 90, 4, at + 96, 450, op=op, **{"blocks per SM": blocks})
             builder.wait(at + 101, at + 547)
 
     bigger = costs(repeated(stepping, 1120))["bigger_batch"]
-    assert bigger.estimated_gain == approx(2 * 1120 / (1120 + 450), rel=0.01)
+    assert bigger.estimated_gain == approx(2 * 1120 / (1120 + 450 * (longer - 1)), rel=0.01)
 
 
 def test_a_bigger_batch_is_advice_of_its_own_and_never_combined():
@@ -271,12 +235,11 @@ def test_an_estimate_far_from_its_cost_has_its_reason(builder, cost, reason):
 
 
 def test_what_is_fused_is_gone_where_no_operator_was_recorded_too():
-    builder = TraceBuilder()
-    for number in range(4):
-        builder.step(number, number * 30, 30)
+    def adding(builder, begin):
         for index in range(6):
-            builder.launch(ADD[0], number * 30 + 1 + index * 4, 3, number * 480 + 15 + index * 80, 79)
-    assert costs(builder)["compile"].estimated_gain > 2
+            builder.launch(ADD[0], begin + 1 + index * 4, 3, begin * 16 + 15 + index * 80, 79)
+
+    assert costs(repeated(adding, 30))["compile"].estimated_gain > 2
 
 
 def test_work_between_the_steps_marks_is_in_no_step_and_proves_no_slower_one():
@@ -288,13 +251,10 @@ def test_work_between_the_steps_marks_is_in_no_step_and_proves_no_slower_one():
         for at in range(begin + 10, begin + 9000, 90):
             op = builder.op("aten::mm", at, 60)
             builder.launch("ampere_fp16_s16816gemm_fp16_128x64_align1_nn", at + 5, 5, at + 15, 80, op=op)
-    analysis = analyzed(builder)
-    result, step_us = advise(analysis), analysis.steps.mean_us
+    result = advise(analyzed(builder))
     assert all(cost.estimated_gain is None or cost.estimated_gain >= 1 for cost in result.costs)
-    assert sum(analysis.kinds_us.values()) <= step_us
-    assert [(finding.id, finding.us_per_step <= step_us) for finding in result.findings] == [
-        ("misaligned_matmul", True)
-    ]
+    [finding] = result.findings
+    assert (finding.id, finding.us_per_step <= 1000) == ("misaligned_matmul", True)
 
 
 # Waits.

@@ -6,7 +6,7 @@ from support.trace_builder import TraceBuilder, analyzed, costs, repeated
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
-from walkthrough.trace.outliers import LongSteps, long_steps
+from walkthrough.trace.outliers import long_steps
 
 BEFORE, TRACED, AFTER, BEGIN = 19, 3, 11, 21  # steps; the one before the traced ones is the profiler's
 
@@ -57,12 +57,6 @@ def seen(builder):
     return long_steps(a.trace, a.steps)
 
 
-def test_what_recurs_is_weighed_by_all_steps_whose_times_are_known():
-    found = seen(cpu(untraced()))
-    assert (found.count, found.of, found.every, found.traced) == (5, 30, 5, False)  # not 3 first, nor 1 after tracing
-    assert (found.longer_us, found.share, found.weight) == approx((4000, 20 / 50, 30 / 50))
-
-
 def test_every_gain_of_a_cpu_is_weighed():
     alone, weighed = (costs(cpu(recording))["compile"] for recording in (untraced(longer=0), untraced()))
     assert (alone.predicted_gain, weighed.predicted_gain) == approx((1 / 0.4, 1 / (1 - 0.6 * 0.6)))
@@ -82,39 +76,6 @@ def test_every_gain_of_a_gpu_is_weighed_alike():
     assert max(filter(None, estimated.values())) > 1.2
     assert all(finding.estimated_gain == estimated.get(finding.cost) for finding in weighed.findings)
     assert [item.id for item in alone.advice] == [item.id for item in weighed.advice]
-
-
-def changed(recording, key, **ms):
-    """The recording with so many ms more in some of its steps."""
-    for step, more in ms.items():
-        recording[key][int(step[1:])] += more
-    return recording
-
-
-@pytest.mark.parametrize(
-    ("recording", "expected"),
-    [
-        # what other programs lengthen is not mixed with what recurs
-        (changed(untraced(longer=40.0), "untraced_step_ms", s5=3.0, s10=3.0, s16=3.0), (5, 5)),
-        (changed(untraced(), "untraced_step_ms", s9=80.0), (5, 5)),  # an accident does not hide it
-        (changed(untraced(longer=0), "untraced_after_ms", s0=8.0, s8=8.0), (1, 0)),  # the first is the profiler's
-        (untraced(long=18, longer=40.0), (1, 0)),  # a single one weighs nothing
-    ],
-)
-def test_what_recurs_is_told_from_what_does_not(recording, expected):
-    found = seen(cpu(recording))
-    assert (found.count, found.every) == expected
-    assert (found.weight < 1) == (found.every > 0)
-
-
-def test_the_first_steps_of_a_program_compile_and_allocate():
-    recording = untraced(longer=0, warmup=3, untraced_step_ms=[90.0, 80.0])
-    assert seen(cpu(recording)) == LongSteps(of=TRACED + AFTER - 1)
-
-
-@pytest.mark.parametrize("ms", [[-1.0, 5.0, 5.0], [1e300] * 9, [0.0] * 9])
-def test_times_that_no_program_has_prove_nothing(ms):
-    assert seen(cpu({"untraced_step_ms": ms, "untraced_after_ms": ms})).weight == 1
 
 
 def test_long_steps_that_are_most_of_the_time_come_first():
@@ -141,25 +102,60 @@ def test_what_no_untraced_step_tells_the_traced_ones_do():
     assert (found.count, found.every, found.reasons) == (4, 5, ("forward passes",))
 
 
-@pytest.mark.parametrize("longer", [6.0, 7.2])
-def test_what_typical_traced_steps_hold_as_well_is_no_long_step(longer):
+def waiting(longer):
     """Each third step waits for its batch for 6 ms, one of those that are traced too; no two take exactly as long."""
     builder = cpu(untraced(long=3, longer=longer), (2000, 2000, 8000))
     builder.loading(6000, 6000)
-    assert (analyzed(builder).outliers, seen(builder).count) == ([], 0)
+    return builder
 
 
-@pytest.mark.parametrize(("longest", "weight"), [(4.2, 1.0), (14.2, 31 / 91)])
-def test_where_the_cpu_runs_ahead_a_step_that_waits_for_the_gpu_is_not_long(longest, weight):
+def printing(longest):
     """Each fifth step prints a loss: it waits for the GPU, which takes 1 ms for each of the five."""
-    recording = untraced(longer=0, untraced_step_ms=([0.2] * 4 + [longest]) * 6, untraced_after_ms=[])
-    assert seen(gpu(recording)).weight == approx(weight, abs=0.02)
+    return gpu(untraced(longer=0, untraced_step_ms=([0.2] * 4 + [longest]) * 6, untraced_after_ms=[]))
 
 
-def test_traced_steps_that_recur_are_weighed_too():
-    found = seen(cpu(None, ([2000] * 3 + [10_000]) * 3))
-    assert (found.count, found.of, found.every, found.traced) == (3, 11, 4, True)  # the first one may be anything
-    assert found.share == approx(24 / 46)
+def changed(recording, key, **ms):
+    """The recording with so many ms more in some of its steps."""
+    for step, more in ms.items():
+        recording[key][int(step[1:])] += more
+    return cpu(recording)
+
+
+def impossible(*ms):
+    return cpu({"untraced_step_ms": list(ms), "untraced_after_ms": list(ms)})
+
+
+@pytest.mark.parametrize(
+    ("builder", "expected"),
+    [
+        # of all steps whose times are known: not 3 at first, nor 1 after tracing
+        (cpu(untraced()), {"count": 5, "of": 30, "every": 5, "traced": False, "longer_us": 4000, "weight": 30 / 50}),
+        # what other programs lengthen is not mixed with what recurs, and an accident does not hide it
+        (changed(untraced(longer=40.0), "untraced_step_ms", s5=3.0, s10=3.0, s16=3.0), {"count": 5, "every": 5}),
+        (changed(untraced(), "untraced_step_ms", s9=80.0), {"count": 5, "every": 5}),
+        (changed(untraced(longer=0), "untraced_after_ms", s0=8.0, s8=8.0), {"count": 1}),  # the first is the profiler's
+        (cpu(untraced(long=18, longer=40.0)), {"count": 1, "every": 0, "weight": 1}),  # a single one weighs nothing
+        # the first steps of a program compile and allocate
+        (cpu(untraced(longer=0, warmup=3, untraced_step_ms=[90.0, 80.0])), {"count": 0, "of": TRACED + AFTER - 1}),
+        (impossible(-1.0, 5.0, 5.0), {"weight": 1}),
+        (impossible(*[1e300] * 9), {"weight": 1}),
+        (impossible(*[0.0] * 9), {"weight": 1}),
+        # what typical traced steps hold as well is not long
+        (waiting(6.0), {"count": 0}),
+        (waiting(7.2), {"count": 0}),
+        # where the CPU runs ahead, a step that waits for the GPU is not long
+        (printing(4.2), {"weight": 1}),
+        (printing(14.2), {"weight": approx(31 / 91, abs=0.02)}),
+        # traced steps that recur are weighed too; the first one may be anything
+        (cpu(None, ([2000] * 3 + [10_000]) * 3),
+         {"count": 3, "of": 11, "every": 4, "traced": True, "weight": 22 / 46}),
+    ],
+)  # fmt: skip
+def test_what_recurs_is_told_from_what_does_not(builder, expected):
+    found = seen(builder)
+    assert {key: getattr(found, key) for key in expected} == {
+        key: approx(value) if isinstance(value, int | float) else value for key, value in expected.items()
+    }
 
 
 LOADERS = [{"batch_size": 8, "num_workers": 2}]

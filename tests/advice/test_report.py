@@ -31,16 +31,6 @@ def communicating(rank=None):
     return builder
 
 
-def test_every_figure_is_of_one_step():
-    numbers = of(two_steps())
-    idle, typical, copies = numbers["idle"][0], numbers["typical"], numbers["typical"]["copies"]["h2d"]
-    assert (numbers["per"], typical["kernel_count"], typical["kernel_us"]) == ("per step", 1, 400)
-    assert [(kernel["count"], kernel["us"]) for kernel in typical["kernels"]] == [(1, 400)]
-    assert (copies["count"], copies["bytes"], copies["us"], typical["step_bytes"]) == (1, 1_000_000, 30, 1_000_000)
-    assert idle["us"] == sum(idle["causes_us"].values()) == 600
-    assert (typical["parts_us"], numbers["collectives"]) == ({}, {})
-
-
 def test_operators_have_the_time_of_the_kernels_that_they_launched():
     builder = two_steps()
     builder.launch("stray", 10_900, 5, 10_930, 20)
@@ -123,14 +113,6 @@ LOADING, COPYING = {"start": 0, "end": 330, "device": 0}, {"start": 730, "end": 
 def test_advice_has_the_longest_gap_or_wait_for_a_batch_that_it_is_about(builder, expected):
     gaps = {advice["id"]: advice["gap"] for advice in of(builder)["advice"]}
     assert {name: gaps[name] for name in expected} == expected
-
-
-def test_what_was_recorded_beside_the_events_is_said():
-    builder = two_steps()
-    builder.header["walkthrough"] = {"untraced_step_ms": [0.5], "samples_per_step": 32, "loaders": [{"batch_size": 32}]}
-    numbers = of(builder)
-    assert numbers["recorded"][0].startswith("untraced: 500.0 µs in the one step before tracing")
-    assert numbers["samples_per_step"] == 32
 
 
 REDUCED = {"1": {"reduce 0": [10, 20]}, "2": {"reduce 0": [10, 10]}}

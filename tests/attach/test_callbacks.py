@@ -13,13 +13,6 @@ from walkthrough.trace.analysis import analyze
 pytestmark = pytest.mark.filterwarnings("ignore")  # frameworks warn about few workers, no logger and the like
 
 
-def steps_of(folder):
-    (path,) = traces_in(folder)
-    analysis = analyze(path)
-    optimizer = [row.count for row in analysis.operators if row.name.startswith("Optimizer.step")]
-    return analysis.steps.names, sum(optimizer)
-
-
 def test_lightning_traces_optimizer_steps_where_gradients_are_accumulated(tmp_path):
     lightning = pytest.importorskip("lightning.pytorch")
 
@@ -36,20 +29,16 @@ def test_lightning_traces_optimizer_steps_where_gradients_are_accumulated(tmp_pa
 
     data = TensorDataset(torch.randn(64, 8), torch.randint(2, (64,)))
     trainer = lightning.Trainer(
-        callbacks=[lightning_callback(tmp_path / "trace", skip=2, steps=3)],
-        accumulate_grad_batches=2,
-        max_epochs=1,
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
+        callbacks=[lightning_callback(tmp_path, skip=2, steps=3)], accumulate_grad_batches=2, max_epochs=1,
+        accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
         enable_model_summary=False,
-    )
+    )  # fmt: skip
     trainer.fit(Module(), DataLoader(data, batch_size=4))
-    names, _ = steps_of(tmp_path / "trace")
-    assert names == ["3", "4", "5"]
-    loads = [row for row in analyze(traces_in(tmp_path / "trace")[0]).operators if row.name == "aten::stack"]
-    assert sum(row.count for row in loads) == 12  # two batches per step, images and labels each stacked
+    [path] = traces_in(tmp_path)
+    analysis = analyze(path)
+    assert analysis.steps.names == ["3", "4", "5"]
+    loads = sum(row.count for row in analysis.operators if row.name == "aten::stack")
+    assert loads == 12  # two batches per step, images and labels each stacked
 
 
 class Regression(nn.Module):
@@ -64,43 +53,27 @@ class Regression(nn.Module):
 def test_the_trainer_of_transformers_traces_optimizer_steps(tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("accelerate")
-    rows = [{"inputs": torch.randn(8), "labels": torch.tensor(0)} for _ in range(64)]
     arguments = transformers.TrainingArguments(
-        output_dir=str(tmp_path / "run"),
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=2,
-        num_train_epochs=1,
-        report_to=[],
-        save_strategy="no",
-        use_cpu=True,
-        disable_tqdm=True,
-    )
+        output_dir=str(tmp_path / "run"), per_device_train_batch_size=4, gradient_accumulation_steps=2,
+        num_train_epochs=1, report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True,
+    )  # fmt: skip
     transformers.Trainer(
         model=Regression(),
         args=arguments,
-        train_dataset=rows,
+        train_dataset=[{"inputs": torch.randn(8), "labels": torch.tensor(0)} for _ in range(64)],
         callbacks=[trainer_callback(tmp_path / "trace", skip=2, steps=2)],
     ).train()
-    names, optimizer_steps = steps_of(tmp_path / "trace")
-    assert names == ["3", "4"]
-    assert optimizer_steps == 2
-
-
-def test_a_profiler_that_never_started_is_neither_stepped_nor_stopped(tmp_path):
-    profiler = StepProfiler(tmp_path)
-    profiler.step()
-    profiler.stop()
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("skip", "steps"), [(-1, 3), (0, 0)])
-def test_what_cannot_be_traced_is_refused(tmp_path, skip, steps):
-    with pytest.raises(InputError, match="skip at least 0"):
-        StepProfiler(tmp_path, skip, steps)
+    [path] = traces_in(tmp_path / "trace")
+    analysis = analyze(path)
+    assert analysis.steps.names == ["3", "4"]
+    assert sum(row.count for row in analysis.operators if row.name.startswith("Optimizer.step")) == 2
 
 
 @pytest.mark.parametrize("make", [lightning_callback, trainer_callback])
-def test_a_framework_that_is_missing_is_named(tmp_path, make, monkeypatch):
+def test_what_cannot_be_traced_and_a_framework_that_is_missing_are_refused(tmp_path, make, monkeypatch):
+    for skip, steps in ((-1, 3), (0, 0)):
+        with pytest.raises(InputError, match="skip at least 0"):
+            StepProfiler(tmp_path, skip, steps)
     monkeypatch.setattr("walkthrough.attach.callbacks.find_spec", lambda package: None)
     with pytest.raises(InputError, match="is not installed: pip install "):
         make(tmp_path)

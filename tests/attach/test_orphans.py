@@ -1,49 +1,42 @@
 """A training that outlives `trace` or `time`: nothing stops it, nothing is written; and how a process knows."""
 
 import os
+import signal
 import socket
 import sys
 from pathlib import Path
 
 import pytest
-from support import ROOT, run_program, start_program, wait_for
+from support import ROOT, start_program, wait_for
+from walkthrough_hook.tasks import Report
 
 from walkthrough.attach.launch import reports_folder
 from walkthrough.results.folder import traces_in
-
-sys.path.insert(0, str(ROOT / "walkthrough" / "attach" / "site"))
-
-from walkthrough_hook.tasks import Report
 
 WAITS = Path(__file__).parent / "programs" / "waits.py"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("command", "steps"),  # of the training when the command ends, None: it has not even started
-    [("trace", None), ("trace", 0), ("trace", 7), ("time", 7), ("killed", 0)],  # 7: after 4 of warm-up it is measured
+    ("killed", "steps"),  # of the training when the command ends, None: it has not even started
+    [(False, None), (False, 7), (True, 7)],  # 7: after 4 of warm-up it is measured
 )
-def test_a_training_goes_on_to_its_end_once_the_command_is_gone(tmp_path, command, steps):
+def test_a_training_goes_on_to_its_end_once_the_command_is_gone(tmp_path, killed, steps):
     first = "echo yes > begun; until test -e go; do sleep 0.05; done;" if steps is None else ""
     line = f"{first} '{sys.executable}' '{WAITS}' {steps or 0}; echo $? > code"
     background = f"( {line} ) </dev/null >/dev/null 2>&1 & until test -s begun; do sleep 0.05; done"
-    options = ["-m", "walkthrough", "time" if command == "time" else "trace", "--warmup", "4", "--steps", "10"]
-    options += [] if command == "time" else ["--out", "out"]
-    if command == "killed":
-        words = (sys.executable, *options, "--", "sh", "-c", line)
-        process = start_program(*words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
-        wait_for(tmp_path / "begun")
+    words = (sys.executable, "-m", "walkthrough", "trace", "--warmup", "4", "--steps", "10", "--out", "out", "--")
+    words += ("sh", "-c", line if killed else background)
+    process = start_program(*words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    wait_for(tmp_path / "begun")
+    if killed:
         process.kill()
-    else:
-        versus = ["--versus", "true"] if command == "time" else []
-        words = (*options, "--", "sh", "-c", background, *versus)
-        assert run_program(*words, cwd=tmp_path, PYTHONPATH=ROOT).returncode == 2
+    assert process.wait(120) == (-signal.SIGKILL if killed else 2)
     (tmp_path / "go").touch()
     assert wait_for(tmp_path / "code") == "7\n"
-    if command == "killed":
-        process.communicate()
+    process.communicate()
     assert (tmp_path / "trained").exists()
-    assert not (tmp_path / "out").exists() or (command == "killed" and traces_in(tmp_path / "out") == [])
+    assert not (tmp_path / "out").exists() or (killed and traces_in(tmp_path / "out") == [])
 
 
 def settings(folder):
@@ -61,13 +54,11 @@ def test_a_process_is_no_orphan_as_long_as_the_lock_is_held(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_lock_that_another_host_may_not_show_as_held_is_held(tmp_path):
+def test_a_lock_that_another_host_or_a_file_system_may_not_show_as_held_is_held(tmp_path, monkeypatch):
     (tmp_path / "lock").touch()
     assert Report(settings(tmp_path)).is_orphan()
     assert not Report(settings(tmp_path) | {"host": "another"}).is_orphan()
 
-
-def test_a_file_system_without_locks_has_no_orphans(tmp_path, monkeypatch):
     def flock(*_):
         raise OSError(38, os.strerror(38))
 

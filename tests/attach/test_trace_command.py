@@ -13,7 +13,6 @@ from types import SimpleNamespace
 import pytest
 from support import ROOT, assert_refused, run_program, start_program, still_there, wait_for
 
-from walkthrough.advice import report_of
 from walkthrough.attach import launch
 from walkthrough.attach.launch import Outcome, reports_folder, run_attached, why_nothing
 from walkthrough.results.folder import traces_in
@@ -26,19 +25,15 @@ WARMUP, LONG_WARMUP = 4, 10
 SHORT = {
     "plain": {"lead": ["SGD"]},
     "accumulate": {"lead": ["AdamW"], "backwards_per_step": 8, "samples_per_step": 32},
-    "gan": {"lead": ["RMSprop"], "backwards_per_step": 4, "samples_per_step": 16},  # the one that steps least marks
     "scaler": {"lead": ["SGD"], "skipped": 1},  # each third one, of three
     "closure": {"lead": ["Careful"]},
     "functional": {"lead": [], "mark": "backward"},
     "in_backward": {"mark": "backward"},
     "compiled": {"lead": ["SGD"]},
-    "compiled_step": {"lead": ["SGD"]},
-    "recreated": {"lead": ["SGD"]},
     "two_trainings": {"lead": ["SGD"]},
     "in_thread": {"lead": ["SGD"]},
     "swallows": {"lead": ["SGD"]},
-    "own_handler": {"lead": ["SGD"]},
-    "odd_batches": {"lead": ["SGD"], "samples_per_step": 2},
+    "workers": {"lead": ["SGD"]},
     "short_epochs": {"samples_per_step": 32, "traced_happenings": {"new epoch"}, "happened": {"new epoch"}},
     "without_loader": {  # the window moves past its evaluations
         "samples_per_step": None, "loaders": [], "moved": 1,
@@ -46,18 +41,19 @@ SHORT = {
     },
 }  # fmt: skip
 LONG = {  # with a long warm-up: hard to find the steps of, or with few of them, at least `total`
-    "rollouts": {"lead": ["Adam"], "samples_per_step": None, "happened": set(), "epochs": False},
     "evaluates_training_data": {"lead": ["AdamW"], "happened": {"evaluation"}, "epochs": False, "total": 24},
-    "federated": {"lead": ["SGD"], "happened": {"new epoch"}, "epochs": True, "total": 24},
     "ten_steps": {"lead": ["SGD"], "warmup": 3, "total": 10},  # traced early, as the warm-up cannot be had
     "one_call": {"lead": [], "mark": "backward", "samples_per_step": None, "total": 25},
 }
-CUT = ("late_profiler", "legacy_profiler", "raises")  # after a step or two
-NOT_TRACED = {"own_profiler": 0, "vanishes": 5, "few": 0}  # and their exit codes
+CUT = {"late_profiler": 0, "raises": 1}  # after a step or two; and their exit codes
+NOT_TRACED = {"own_profiler": 0, "vanishes": 5, "few": 0}
 
 
-def trace(*words, cwd=None, **environment):
-    return run_program("-m", "walkthrough", "trace", *words, cwd=cwd, PYTHONPATH=ROOT, **environment)
+@pytest.fixture
+def trace(run_command, tmp_path, monkeypatch):
+    """trace(*words): the command in this process, in `tmp_path`."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: run_command("trace", *words)
 
 
 def contents(path):
@@ -89,13 +85,15 @@ def runs(tmp_path_factory):
     codes, traces, commands = {}, {}, []
     for warmup, names in ((WARMUP, [*SHORT, *CUT, *NOT_TRACED]), (LONG_WARMUP, list(LONG))):
         folder = tmp_path_factory.mktemp("traces")
-        commands.append(trace("--warmup", warmup, "--out", folder, "--", sys.executable, TRAININGS, *names))
+        words = ("--warmup", warmup, "--out", folder, "--", sys.executable, TRAININGS, *names)
+        commands.append(run_program("-m", "walkthrough", "trace", *words, PYTHONPATH=ROOT))
         by_process = {path.name.split(".")[0].rpartition("_")[2]: path for path in traces_in(folder)}
-        assert len(by_process) == len(list(folder.iterdir()))  # nothing else is left in the folder
         rows = [line.split() for line in commands[-1].stdout.splitlines()]
         for name, process, code in (row for row in rows if len(row) == 3 and row[0] in names):
             codes[name] = int(code)
-            traces[name] = contents(by_process[process]) if process in by_process else None
+            traces[name] = contents(by_process.pop(process)) if process in by_process else None
+        files = len(list(folder.iterdir()))
+        assert (by_process, files) == ({}, sum(bool(traces[name]) for name in names))  # nothing else is left there
     assert set(codes) == {*SHORT, *CUT, *NOT_TRACED, *LONG}, [command.stderr for command in commands]
     return SimpleNamespace(codes=codes, traces=traces, command=commands[0])
 
@@ -118,16 +116,6 @@ def test_three_whole_steps_are_traced_and_the_program_goes_on_to_its_own_end(run
 
 
 @pytest.mark.long
-def test_a_rollout_is_told_and_is_no_evaluation(tmp_path):
-    trace("--warmup", 12, "--steps", 16, "--out", tmp_path, "--", TRAININGS, "rollouts", OMP_NUM_THREADS="1")
-    [path] = traces_in(tmp_path)
-    shown = report_of(path)
-    reasons = {reason for step in shown["steps"]["outliers"] for reason in step["reasons"]}
-    assert (reasons, shown["long_steps"]["reasons"]) == ({"forward passes"}, ["forward passes"])
-    assert shown["long_steps"]["count"] >= 2
-
-
-@pytest.mark.long
 def test_nothing_of_the_hook_is_inside_the_optimizers_mark(runs):
     events = sorted(runs.traces["plain"]["traceEvents"], key=lambda event: event.get("ts", 0))
     steps, marks = (
@@ -140,32 +128,21 @@ def test_nothing_of_the_hook_is_inside_the_optimizers_mark(runs):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("name", "code"), NOT_TRACED.items())
-def test_no_half_trace_is_written(runs, name, code):
-    assert (runs.codes[name], runs.traces[name]) == (code, None)
-
-
-@pytest.mark.long
-def test_what_was_whole_before_an_exception_or_the_programs_own_profiler_is_a_trace(runs):
+def test_what_was_whole_before_an_exception_or_the_programs_own_profiler_is_a_trace_and_no_less(runs):
     assert step_marks(runs.traces["raises"]) == {1: True, 2: True, 3: False}
-    for name in ("late_profiler", "legacy_profiler"):
-        assert 1 <= sum(step_marks(runs.traces[name]).values()) < 3
-    assert [runs.codes[name] for name in CUT] == [0, 0, 1]
-
-
-@pytest.mark.long
-def test_the_last_line_says_how_it_ended(runs):
+    assert 1 <= sum(step_marks(runs.traces["late_profiler"]).values()) < 3
+    assert [runs.traces[name] for name in NOT_TRACED] == [None] * 3
+    assert {name: runs.codes[name] for name in (*CUT, *NOT_TRACED)} == CUT | NOT_TRACED
     last = runs.command.stderr.splitlines()[-1]
     assert runs.command.returncode == 0
     assert re.search(rf"traced \d to 3 of \d+ steps of {len(SHORT) + len(CUT)} processes", last)
     assert "the program has a profiler of its own running" in last
-    assert "exit code is 0" in last
 
 
-def test_one_program_is_traced_explained_and_ended(tmp_path):
-    finished = trace("--warmup", 3, "--", PROGRAMS / "find_spec_first.py", cwd=tmp_path)
+def test_one_program_is_traced_explained_and_ended(trace):
+    finished = trace("--warmup", 3, "--", PROGRAMS / "find_spec_first.py")
     assert finished.returncode == 0, finished.stderr
-    assert len(traces_in(tmp_path / "logs" / "find_spec_first")) == 1
+    assert len(traces_in(Path("logs/find_spec_first"))) == 1
     assert re.search(r"Traced: 3 of \d+ steps", finished.stdout)
     assert "More: walkthrough explain logs/find_spec_first --all" in finished.stdout
     last = finished.stderr.splitlines()[-1]
@@ -173,54 +150,49 @@ def test_one_program_is_traced_explained_and_ended(tmp_path):
 
 
 @pytest.mark.long
-def test_processes_that_the_program_spawns_are_traced_with_workers_of_each_kind(tmp_path):
-    script = tmp_path / "train.sh"
-    script.write_text(f"for name in spawned workers; do {sys.executable} {TRAININGS} $name; done", encoding="utf-8")
-    words = ("--warmup", 3, "--go-on", "--out", tmp_path / "out", "--", "sh", script)
-    finished = trace(*words, cwd=tmp_path)
-    assert finished.returncode == 0, finished.stderr
-    assert "all have ended" in finished.stdout
-    found = [contents(path) for path in traces_in(tmp_path / "out")]
-    ranks = [content["distributedInfo"]["rank"] for content in found if "distributedInfo" in content]
-    assert (len(found), sorted(ranks)) == (3, [0, 1])
-    last = finished.stderr.splitlines()[-1]
-    assert "traced 3 steps of 3 processes" in last
-    assert "the program ran to its end" in last
-
-
 @pytest.mark.parametrize(
-    ("at", "number", "code", "words"),
-    [
-        (2, signal.SIGINT, 130, "not traced: it ended"),
-        (7, signal.SIGINT, 0, "traced 2 of 7 steps"),  # 4 of warm-up, 1 of the profiler's, 2 whole ones
-        (7, signal.SIGTERM, 0, "traced 2 of 7 steps"),
-    ],
+    ("name", "warmup", "code", "words"),
+    [("in_thread", 3, 0, "the program was ended after them"), ("raises", 4, 1, "the program failed")],
 )
-def test_a_signal_ends_the_program_and_keeps_what_is_whole(tmp_path, at, number, code, words):
+def test_the_exit_code_is_0_unless_the_program_failed_by_itself(trace, name, warmup, code, words):
+    finished = trace("--warmup", warmup, "--", TRAININGS, name)
+    assert (finished.returncode, len(traces_in(Path("logs/trainings")))) == (code, 1)
+    assert f"; {words}, the command's exit code is {code}" in finished.stderr.splitlines()[-1]
+
+
+@pytest.mark.long
+def test_ranks_of_torchrun_are_traced(trace, run_command):
+    launcher = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2)
+    finished = trace("--warmup", 3, "--go-on", "--out", "out", "--", *launcher, TRAININGS, "ddp")
+    assert finished.returncode == 0, finished.stderr
+    ranks = json.loads(run_command("explain", "out", "--json").stdout)["ranks"]
+    assert [(rank["rank"], rank["steps"]["count"]) for rank in ranks] == [(0, 3), (1, 3)]
+    assert "traced 3 steps of 2 processes into out; the program ran to its end" in finished.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_program_and_keeps_what_is_whole(tmp_path, number):
     command = [sys.executable, "-m", "walkthrough", "trace", "--warmup", "4", "--out", "out", "--"]
-    command += [sys.executable, PROGRAMS / "waits.py", at]
+    command += [sys.executable, PROGRAMS / "waits.py", 7]
     process = start_program(*command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
     wait_for(tmp_path / "begun")
     process.send_signal(number)
     _, errors = process.communicate(timeout=120)
     assert not still_there([process.pid])
-    assert words in errors.splitlines()[-1], errors
-    assert process.returncode == code, errors
-    assert bool(traces_in(tmp_path / "out") if (tmp_path / "out").exists() else []) == (at == 7)
+    assert "traced 2 of 7 steps" in errors.splitlines()[-1]  # 4 of warm-up, 1 of the profiler's, 2 whole ones
+    assert (process.returncode, len(traces_in(tmp_path / "out"))) == (0, 1), errors
 
 
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (["sh", "-c", "exit 3"], 3, "no Python process of it could be attached to"),
-        ([sys.executable, "-I", "-c", "pass"], 2, "without the options -I, -E or -S"),
         ([sys.executable, "-c", "print('mine')"], 2, "imported torch"),
         ([sys.executable, "-c", "import torch, sys; sys.exit(7)"], 7, "no optimizer stepped"),
-        ([sys.executable, TRAININGS, "few"], 2, "after 3 training steps"),
     ],
 )
-def test_what_cannot_be_traced_is_one_line_with_the_commands_exit_code(tmp_path, words, code, message):
-    finished = trace("--out", "new/out", "--", *words, cwd=tmp_path)
+def test_what_cannot_be_traced_is_one_line_with_the_commands_exit_code(trace, tmp_path, words, code, message):
+    finished = trace("--out", "new/out", "--", *words)
     assert finished.returncode == code
     assert finished.stderr.count("\n") == 1
     assert message in finished.stderr
@@ -236,12 +208,12 @@ def test_what_cannot_be_traced_is_one_line_with_the_commands_exit_code(tmp_path,
         (["--", "nowhere.py"], "nowhere.py: no such file"),
         (["--out", "/proc/nowhere", "--", "true"], "cannot write /proc/nowhere"),
         (["--out", __file__, "--", "true"], "File exists; choose another folder"),
-        (["--out", f"new/{'n' * 300}", "--", "true"], "File name too long"),
+        (["--out", "a:b", "--", "true"], "cannot be on PYTHONPATH; name another folder"),
         (["--steps", "0", "--", "true"], "not a whole number from 1"),
     ],
 )
-def test_a_command_that_cannot_be_started_is_refused_in_one_line(tmp_path, words, message):
-    assert_refused(trace(*words, cwd=tmp_path), message)
+def test_a_command_that_cannot_be_started_is_refused_in_one_line(trace, tmp_path, words, message):
+    assert_refused(trace(*words), message)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -253,8 +225,8 @@ def attached(words, folder):
 def test_a_command_without_a_training_step_is_ended_in_time(tmp_path, monkeypatch):
     monkeypatch.setattr(launch, "WAIT", 1.5)
     outcome = attached(["sleep", "600"], tmp_path)
-    assert outcome.code == -signal.SIGTERM
-    assert outcome.exit_code == 143
+    assert (outcome.code, outcome.exit_code) == (-signal.SIGTERM, 143)
+    assert outcome.ended == "the command was ended by SIGTERM"
     assert why_nothing(outcome, 1).startswith("no training step has ended in 0.025 minutes")
 
 
@@ -277,35 +249,42 @@ def test_a_command_that_is_ended_is_killed_if_need_be_and_leaves_no_process_behi
 @pytest.mark.parametrize(
     ("size", "message"), [(20000, "cannot write the trace to"), (10, "it cannot write its report to")]
 )
-def test_what_does_not_fit_is_said_and_not_left_behind(tmp_path, size, message):
+def test_what_does_not_fit_is_said_and_not_left_behind(trace, tmp_path, size, message):
     """RLIMIT_FSIZE refuses larger files, as a full disk would."""
-    text = "import resource, signal, sys\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+    text = "import os, resource, signal, sys\nsys.stdout = open(os.devnull, 'w')\n"
+    text += "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
     text += f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size}, {size}))\n"
     text += f"sys.path.insert(0, {str(PROGRAMS)!r})\nimport trainings\ntrainings.Training()(40)\n"
     (tmp_path / "limited.py").write_text(text, encoding="utf-8")
-    finished = trace("--warmup", 3, "--out", "out", "--", "limited.py", cwd=tmp_path)
+    finished = trace("--warmup", 3, "--out", "out", "--", "limited.py")
     assert finished.returncode == 2
     assert f"not traced: {message} {tmp_path / 'out'}: " in finished.stderr.splitlines()[-1]
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("blocks", [0, 1])
-@pytest.mark.parametrize("words", [["trace", "--", "true"], ["time", "--", "true", "--versus", "true"]])
+@pytest.mark.parametrize(
+    ("blocks", "words"), [(1, ["trace", "--", "true"]), (0, ["time", "--", "true", "--versus", "true"])]
+)
 def test_a_disk_that_is_full_from_the_start_is_one_line(tmp_path, words, blocks):
     call = ["sh", "-c", f'ulimit -f {blocks}; exec "$@"', "sh", sys.executable, "-m", "walkthrough", *words]
     variables = os.environ | {"PYTHONPATH": str(ROOT)}
-    assert_refused(
-        subprocess.run(call, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False), "cannot write "
-    )
+    finished = subprocess.run(call, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
+    assert_refused(finished, "cannot write ")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_sitecustomize_that_was_there_still_runs_and_nothing_of_the_command_can_be_imported(tmp_path):
-    (tmp_path / "sitecustomize.py").write_text("print('the other one')", encoding="utf-8")
-    code = "import sys; print([path for path in sys.path if 'walkthrough/attach' in path or '.walkthrough-' in path])"
-    words = ("-m", "walkthrough", "trace", "--out", tmp_path / "out", "--", sys.executable, "-c", code)
-    finished = run_program(*words, PYTHONPATH=f"{ROOT}{os.pathsep}{tmp_path}")
-    assert finished.stdout.splitlines()[-2:] == ["the other one", "[]"]
+def test_sitecustomize_and_environment_are_as_they_were_and_nothing_of_the_command_can_be_imported(
+    trace, tmp_path, monkeypatch
+):
+    (tmp_path / "sitecustomize.py").write_text("open('other', 'w')", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT}{os.pathsep}{tmp_path}")
+    code = "import json, os, sys; json.dump([sys.path, dict(os.environ)], open('seen', 'w'))"
+    trace("--out", "out", "--", sys.executable, "-c", code)
+    assert (tmp_path / "other").exists()
+    paths, environment = json.loads((tmp_path / "seen").read_text())
+    assert not [path for path in paths if "walkthrough/attach" in path or ".walkthrough-" in path]
+    assert environment.pop("PYTHONPATH").endswith(f"{os.pathsep}{os.environ['PYTHONPATH']}")
+    assert environment == {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 @pytest.mark.parametrize(
@@ -314,16 +293,9 @@ def test_the_sitecustomize_that_was_there_still_runs_and_nothing_of_the_command_
         ([{"state": "failed", "pid": 1, "reason": "no space"}, {"state": "torch", "pid": 2}], "no space"),
         ([{"state": "measuring", "pid": 1}], "by a signal or os._exit"),
         ([{"state": "stepping", "pid": 1, "steps": 7}], "7 training steps, before measuring began: give --warmup 1"),
-        ([{"state": "stepping", "pid": 1, "steps": 60}], "60 training steps, before measuring began: train longer"),
         ([{"state": "stepping", "pid": 1, "steps": 2}], "2 training steps, before measuring began: train longer"),
         ([{"state": "stepping", "pid": 1}], "give a smaller --warmup"),
-        ([{"state": "torch", "pid": 1}, {"state": "python", "pid": 2}], "no optimizer stepped"),
     ],
 )
 def test_every_way_not_to_be_traced_has_its_words(reports, words):
     assert words in why_nothing(Outcome(0, reports), 10)
-
-
-def test_every_end_has_its_words():
-    assert Outcome(-9, []).ended == "the command was ended by SIGKILL"
-    assert Outcome(-40, []).ended == "the command was ended by signal 40"

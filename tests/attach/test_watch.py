@@ -1,7 +1,6 @@
 """Which steps end a training step, what is usual, how long it all takes: by hand-made orders and clocks, no torch."""
 
 import io
-import threading
 from itertools import pairwise
 
 import pytest
@@ -11,11 +10,10 @@ from walkthrough_hook.watch import EVALUATION, NEW_EPOCH, TICK, CpuTimes, Watch,
 
 
 class Quiet:
-    """A report and a task that only count. steps: after the warm-up."""
+    """A report and a task that only count. steps: after the warm-up. ends: the positions at which steps ended."""
 
     def __init__(self):
-        self.done, self.running, self.steps, self.restarted, self.unusual = False, False, 0, 0, []
-        self.ends = []  # at which positions steps ended
+        self.done, self.running, self.steps, self.restarted, self.unusual, self.ends = False, False, 0, 0, [], []
 
     def update(self, **_):
         pass
@@ -54,13 +52,18 @@ class Optimizer:
         self.param_groups = [{"params": [Parameter(ord(letter.lower()), 2)]}]
 
 
-def run(order, warmup=4, constructed=True):
-    """Steps in this order, of an optimizer for each character: those of "a" and "A" have the same shapes."""
-    watch, quiet = watching(warmup)
+def run(order, constructed="first"):
+    """Steps in this order, of an optimizer for each character: those of "a" and "A" have the same shapes.
+
+    constructed: when that is seen: "first" of all, "late", before its first step, or "never".
+    """
+    watch, quiet = watching(4)
     optimizers = {name: Optimizer(name) for name in dict.fromkeys(order)}
-    for optimizer in optimizers.values() if constructed else ():
+    for optimizer in optimizers.values() if constructed == "first" else ():
         watch.constructed(optimizer)
-    for name in order:
+    for number, name in enumerate(order):
+        if constructed == "late" and name not in order[:number]:
+            watch.constructed(optimizers[name])
         watch.stepped(optimizers[name])
     return watch, quiet
 
@@ -74,7 +77,6 @@ def letter(watch):
     [
         ("a" * 20, "a", 1),
         ("ab" * 10, "b", 2),  # of two that step equally often, the last in a step
-        ("aaab" * 10, "b", 4),
         ("b" + "aaaab" * 10, "b", 5),
         ("bbb" + "a" * 20, "a", 1),  # b has been silent for longer than it ever was between steps
         ("aaab" + "a" * 20, "a", 1),  # b may step every fourth time, until it does not
@@ -90,18 +92,22 @@ def test_a_step_is_one_round_of_all_optimizers_that_go_on(order, leads, period):
     assert [b - a for a, b in pairwise(quiet.ends[-5:])] == [period] * 4
 
 
-@pytest.mark.parametrize(("constructed", "leads"), [(False, "a"), (True, "b")])
+@pytest.mark.parametrize(("constructed", "leads"), [("never", "a"), ("first", "b")])
 def test_an_optimizer_that_is_there_is_waited_for(constructed, leads):
-    watch, quiet = run("aaaaaaab" * 8, constructed=constructed)
+    watch, quiet = run("aaaaaaab" * 8, constructed)
     assert letter(watch) == leads
     assert quiet.steps > 0
 
 
 def test_a_leader_that_falls_silent_is_replaced():
-    watch, quiet = run("a" * 6 + "b" * 20, constructed=False)
-    assert letter(watch) == "b"
-    assert quiet.restarted == 1
+    watch, quiet = run("a" * 6 + "b" * 20, "never")
+    assert (letter(watch), quiet.restarted) == ("b", 1)
     assert quiet.steps >= 10
+
+
+def test_one_that_seemed_to_have_ended_counts_again_when_it_steps():
+    _, quiet = run("a" * 8 + "ba" * 8, "late")  # a pretraining first
+    assert [b - a for a, b in pairwise(quiet.ends[-4:])] == [2, 2, 2]
 
 
 def test_an_optimizer_is_known_by_identity_as_long_as_it_is_there():
@@ -110,22 +116,7 @@ def test_an_optimizer_is_known_by_identity_as_long_as_it_is_there():
         watch.constructed(optimizer := Optimizer("a"))
         for _ in range(3):
             watch.stepped(optimizer)
-    assert len(quiet.ends) == 60
-    assert len(watch.made) == len(list(watch.made)) == 1
-    assert watch.steps_of(optimizer) == 60
-
-
-def test_optimizers_of_two_threads_do_not_follow_in_turn():
-    watch, _ = watching(2)
-    one, other = Optimizer("a"), Optimizer("a")
-    for optimizer in (one, other):
-        watch.constructed(optimizer)
-    for _ in range(5):
-        watch.stepped(one)
-    thread = threading.Thread(target=watch.stepped, args=(other,))
-    thread.start()
-    thread.join()
-    assert [marker.count for marker in watch.markers] == [5, 1]
+    assert (len(quiet.ends), len(watch.made), watch.steps_of(optimizer)) == (60, 1, 60)
 
 
 def made_anew(groups, rounds, warmup=5):
@@ -162,19 +153,6 @@ def test_the_first_steps_of_another_training_are_not_timed(groups, known):
     assert [step.ms is not None for step in watch.steps] == known
 
 
-def test_one_that_seemed_to_have_ended_counts_again_when_it_steps():
-    watch, quiet = watching()
-    first, second = Optimizer("a"), Optimizer("b")
-    watch.constructed(first)
-    for _ in range(8):  # a pretraining
-        watch.stepped(first)
-    watch.constructed(second)
-    for _ in range(8):
-        watch.stepped(second)
-        watch.stepped(first)
-    assert [b - a for a, b in pairwise(quiet.ends[-4:])] == [2, 2, 2]
-
-
 class Data:
     """A weak reference to it is possible; whether two are equal is no truth value, as of tensors."""
 
@@ -192,50 +170,78 @@ class Loader:
         raise AssertionError("the program's own code must not run")
 
 
+class Iterator:
+    """A loader's, which knows what is known of that, but does not keep it."""
+
+    def __init__(self, watch, loader):
+        watch.began(loader, self)
+        self.entry = watch.entry(loader)
+
+
 OPTIMIZER = Optimizer("a")
 
 
-def epoch(watch, loader, steps, size=8):
-    watch.began(loader)
+def train(watch, iterator, steps, batch):
     for _ in range(steps):
-        watch.batch(watch.entry(loader), Parameter(size))
+        watch.batch(iterator.entry, batch)
         watch.stepped(OPTIMIZER)
 
 
+def epoch(watch, loader, steps, batch=Parameter(8)):  # noqa: B008  # it is not changed
+    train(watch, Iterator(watch, loader), steps, batch)
+
+
+@pytest.fixture
+def evaluate(monkeypatch):
+    """evaluate(watch, loader): 40 batches of it, without gradients."""
+
+    def evaluate(watch, loader):
+        with monkeypatch.context() as patch:
+            patch.setattr(watch_module, "_gradients", lambda: False)
+            iterator = Iterator(watch, loader)
+            for _ in range(40):
+                watch.batch(iterator.entry, Parameter(32))
+
+    return evaluate
+
+
 @pytest.mark.parametrize("same_data", [False, True])
-def test_a_loader_without_gradients_evaluates_even_if_its_data_is_trained_on(monkeypatch, same_data):
+def test_a_loader_without_gradients_evaluates_even_if_its_data_is_trained_on(evaluate, same_data):
     watch, quiet = watching()
     data = Data()
-    train, valid = Loader(8, data), Loader(32, data if same_data else Data())
-    epoch(watch, train, 6)
-    monkeypatch.setattr(watch_module, "_gradients", lambda: False)
-    watch.began(valid)
-    for _ in range(40):
-        watch.batch(watch.entry(valid), Parameter(32))
-    monkeypatch.setattr(watch_module, "_gradients", lambda: True)
+    loader = Loader(8, data)
+    epoch(watch, loader, 6)
+    evaluate(watch, Loader(32, data if same_data else Data()))
     watch.stepped(OPTIMIZER)
     assert quiet.unusual[-1] == [EVALUATION]
-    epoch(watch, train, 2)
+    epoch(watch, loader, 2)
     assert quiet.unusual[-2] == [NEW_EPOCH]
     assert len(watch.epoch_step_ms) == 1
     assert watch.samples() == 8 * 8
     assert [settings["persistent_workers"] for settings in watch.loader_settings()] == [True]
-
-
-def test_after_eval_a_loader_evaluates():
-    watch, _ = watching()
-    data = Data()
-    epoch(watch, Loader(8, data), 6)
     watch.happens(EVALUATION)
     watch.began(Loader(8, data))
     assert watch.happened == [EVALUATION]
 
 
-def test_a_loader_that_is_made_anew_in_each_epoch_trains_and_epochs_are_known():
+@pytest.mark.parametrize("same_data", [False, True])
+def test_a_loader_that_nobody_keeps_trains_beside_others_of_the_same_data_and_beside_many(evaluate, same_data):
+    (watch, _), data, kept = watching(), Data(), []
+    iterator = Iterator(watch, Loader(8, data))
+    for _ in range(2 * watch_module.LOADERS):
+        train(watch, iterator, 2, Parameter(8))
+        kept.append(Data())
+        evaluate(watch, Loader(32, data if same_data else kept[-1]))
+    assert watch.samples() == 4 * watch_module.LOADERS * 8
+    assert [settings["batch_size"] for settings in watch.loader_settings()] == [8]
+
+
+@pytest.mark.parametrize("batch", [Parameter(8), "text"])  # one whose size does not show has the loader's
+def test_a_loader_that_is_made_anew_in_each_epoch_trains_and_epochs_are_known(batch):
     watch, quiet = watching()
     data = Data()
     for _ in range(3):
-        epoch(watch, Loader(8, data), 5)
+        epoch(watch, Loader(8, data), 5, batch)
     assert quiet.unusual[3] == [NEW_EPOCH]
     assert (watch.samples(), watch.steps_per_epoch(), len(watch.epoch_step_ms)) == (15 * 8, 5, 2)
     assert min(watch.epoch_step_ms) >= 0
@@ -260,42 +266,26 @@ def test_what_every_step_does_is_usual():
     assert quiet.unusual == [[]] * 5
 
 
-def test_the_longest_quiet_stretch_is_between_two_unusual_steps():
-    watch, _ = watching(9)
-    stretches = []
-    for number in range(12):
-        if number in (2, 5):
-            watch.happens(EVALUATION)
-        watch.stepped(OPTIMIZER)
-        stretches.append(watch.longest_quiet())
-    assert stretches == [None] * 5 + [2] * 7
-
-
-def test_backward_passes_mark_only_where_no_optimizer_steps():
-    watch, quiet = watching(2)
-    for _ in range(20):
-        watch.backward()
-    assert (quiet.ends, watch.lead.kind) == (list(range(1, 21)), None)
-    watch, quiet = watching(2)
+def backward_passes(in_step, passes, steps):
+    """A `Watch` of steps with so many backward passes each, which are made inside the optimizer's step if asked."""
+    watch, _ = watching(2)
     watch.constructed(OPTIMIZER)
-    for _ in range(20):
-        for _ in range(5):
-            watch.backward()
+    for _ in range(steps):
+        for _ in range(passes):
+            watch.backward(in_step)
         watch.stepped(OPTIMIZER)
-    assert (bool(watch.lead.kind), len(watch.markers), len(watch.steps), quiet.steps) == (True, 1, 20, 19)
+    return watch
 
 
-def test_backward_passes_inside_an_optimizers_step_mark_only_where_that_does_not_end():
-    watch, _ = watching(2)
-    for _ in range(4):
-        for _ in range(20):
-            watch.backward(in_step=True)
-        watch.stepped(OPTIMIZER)
-    assert (watch.total, watch.backwards) == (4, 80)
-    watch, _ = watching(2)
+@pytest.mark.parametrize(("in_step", "passes"), [(False, 5), (True, 20)])
+def test_backward_passes_mark_only_where_no_optimizer_steps(in_step, passes):
+    watch = backward_passes(in_step, passes, 4)
+    assert (watch.total, watch.backwards, watch.lead.name, len(watch.markers)) == (4, 4 * passes, "Optimizer", 1)
+    watch, quiet = watching(2)
     for _ in range(50):
-        watch.backward(in_step=True)
-    assert (watch.total, watch.lead.kind) == (20, None)
+        watch.backward(in_step)
+    first = 31 if in_step else 1  # inside one step, that does not end, only from then on
+    assert (len(quiet.ends), watch.lead.kind) == (50 - first + 1, None)
     watch.stepped(OPTIMIZER)
     watch.stepped(OPTIMIZER)
     assert (watch.total, watch.lead.name) == (2, "Optimizer")
@@ -304,12 +294,10 @@ def test_backward_passes_inside_an_optimizers_step_mark_only_where_that_does_not
 @pytest.mark.parametrize(
     ("batch", "size"),
     [
-        (Parameter(4, 3), 4),
         ([Parameter(5, 3), Parameter(5)], 5),
         ({"ids": Parameter(6, 9), "mask": Parameter(6, 9)}, 6),
         (("text", [Parameter(7)]), None),  # a list of images, say
         (Parameter(), None),
-        ("text", None),
         ([], None),
     ],
 )
@@ -346,13 +334,12 @@ def timed(monkeypatch):
         monkeypatch.setattr(watch_module, "time", clock)
         task = tasks.Timing({"steps": steps, "go_on": True}, clock)
         watch, loader = Watch(warmup, task, clock), Loader(32, Data())
-        watch.began(loader)
+        iterator = Iterator(watch, loader)
         for number in range(1, until + 1):
             if task.done:
                 return clock.values
             clock.now += before(watch, number) + 0.01
-            watch.batch(watch.entry(loader), Parameter(32, 8))
-            watch.stepped(OPTIMIZER)
+            train(watch, iterator, 1, Parameter(32, 8))
         assert until < 1000, "it does not end"
         task.end(watch)
         return clock.values
@@ -360,27 +347,28 @@ def timed(monkeypatch):
     return run
 
 
-def assert_windows(values, steps):
-    """These steps are in the windows, of 10 ms and 32 samples each, and no time besides."""
-    assert (values["state"], values["steps"]) == ("done", steps)
-    assert values["seconds"] == pytest.approx([count / 100 for count in steps])
-    assert values["samples"] == [32 * count for count in steps]
-    assert values["happenings"] == {}
-
-
-def test_windows_hold_all_steps_and_no_others(timed):
-    assert_windows(timed(12), [2, 2, 3, 2, 3])
-    assert_windows(timed(19, until=3 + 19), [3, 4, 4, 4, 4])
-
-
-def test_a_window_in_which_the_program_evaluates_is_measured_again_and_no_other_is_longer(timed):
-    def evaluate(watch, number):
-        if number % 7:
+@pytest.mark.parametrize(
+    ("asked", "until", "windows"),
+    [
+        (12, 1000, [2, 2, 3, 2, 3]),
+        (19, 3 + 19, [3, 4, 4, 4, 4]),
+        (50, 3 + 27, [10, 10]),  # a program that ends before is timed in the windows that are whole
+    ],
+)
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_windows_hold_all_steps_and_no_others(timed, asked, until, windows, evaluates):
+    def evaluate_after_the_warm_up(watch, number):  # the window is measured again, and no other is longer
+        if number != 3 + 2 or not evaluates:
             return 0.0
         watch.happens(EVALUATION)
         return 5.0
 
-    assert_windows(timed(20, evaluate), [4] * 5)
+    values = timed(asked, evaluate_after_the_warm_up, until=until + 2 * evaluates)
+    assert (values["state"], values["steps"], values["happenings"]) == ("done", windows, {})
+    assert values["seconds"] == pytest.approx([count / 100 for count in windows])
+    assert values["samples"] == [32 * count for count in windows]
+    assert values["repeated"] == evaluates
+    assert values.get("total") == (until + 2 * evaluates if until == 3 + 27 else None)
 
 
 def test_an_evaluation_in_every_window_is_timed_in_the_end(timed):
@@ -405,49 +393,30 @@ def test_the_begin_of_an_epoch_is_part_of_the_time(timed):
     assert values["happenings"] == {NEW_EPOCH: 1}
 
 
-def test_a_program_that_ends_before_is_timed_in_the_windows_that_are_whole(timed):
-    values = timed(50, until=3 + 27)  # of 10 steps each
-    assert_windows(values, [10, 10])
-    assert values["total"] == 30
-
-
 @pytest.mark.parametrize(("until", "state", "left"), [(3 + 19, "measuring", 19), (2, "stepping", 0)])
 def test_one_window_is_too_few_and_steps_are_counted(timed, until, state, left):
     values = timed(50, until=until)
     assert (values["state"], values["steps"], values["left"]) == (state, until, left)
 
 
-@pytest.fixture
-def files(monkeypatch):
-    """What is in /proc, by the end of its path; the clock goes on by 10 s each time."""
-    contents, clock = {}, iter(range(0, 100, 10))
-    monkeypatch.setattr(watch_module, "open", lambda path: io.StringIO(contents[path]), raising=False)
-    monkeypatch.setattr(watch_module.time, "perf_counter", lambda: float(next(clock)))
-    return contents
+@pytest.mark.parametrize(
+    ("computed", "waited", "share"),
+    [(1.0, 0.0, 0.1), (1.0, 8.0, 0.9)],  # a worker that waits for a core has work
+)
+def test_the_cpu_times_of_a_worker_and_the_waits_of_the_training_thread(monkeypatch, computed, waited, share):
+    files, clock = {}, iter((0.0, 10.0))
+    monkeypatch.setattr(watch_module, "open", lambda path: io.StringIO(files[path]), raising=False)
+    monkeypatch.setattr(watch_module.time, "perf_counter", lambda: next(clock))
 
+    def write(computed, waited, own_waited):
+        """Seconds of worker 7 and of this thread since they began."""
+        files["/proc/7/stat"] = f"7 (a b) c) S {'0 ' * 10}{int(computed * TICK)} 0 0"
+        files["/proc/7/schedstat"] = f"0 {int(waited * 1e9)} 1"
+        files["/proc/thread-self/schedstat"] = f"0 {int(own_waited * 1e9)} 1"
 
-def write(files, computed, waited, own_waited=0.0):
-    """Seconds of worker 7 and of this thread since they began."""
-    files["/proc/7/stat"] = f"7 (a b) c) S {'0 ' * 10}{int(computed * TICK)} 0 0"
-    files["/proc/7/schedstat"] = f"0 {int(waited * 1e9)} 1"
-    files["/proc/thread-self/schedstat"] = f"0 {int(own_waited * 1e9)} 1"
-
-
-@pytest.mark.parametrize(("computed", "waited", "share"), [(1.0, 0.0, 0.1), (1.0, 8.0, 0.9), (9.0, 0.0, 0.9)])
-def test_a_worker_that_waits_for_a_core_has_work(files, computed, waited, share):
     times = CpuTimes()
-    write(files, 100.0, 50.0)
+    write(100.0, 50.0, 0.0)
     times.begin([7])
-    write(files, 100.0 + computed, 50.0 + waited, own_waited=2.0)
+    write(100.0 + computed, 50.0 + waited, 2.0)
     times.end()
     assert (times.shares()["workers_cpu"], times.shares()["cpu_waiting"]) == (share, 0.2)
-
-
-def test_the_waits_of_two_threads_are_no_difference(files):
-    times = CpuTimes()
-    write(files, 0.0, 0.0, own_waited=5.0)
-    times.begin([])
-    thread = threading.Thread(target=times.end)
-    thread.start()
-    thread.join()
-    assert times.shares()["cpu_waiting"] is None

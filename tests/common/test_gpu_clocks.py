@@ -28,7 +28,7 @@ def test_every_reason_is_named_but_those_of_an_idle_gpu_and_a_clock_set_by_hand(
     assert clocks(STEADY.replace("0000\n", f"{bits}\n")).slowed_by == reasons
 
 
-@pytest.mark.parametrize("printed", ["", "1980, 1980", STEADY.rstrip("\n"), "No devices were found\n"])
+@pytest.mark.parametrize("printed", ["", STEADY.rstrip("\n"), "No devices were found\n"])
 def test_without_a_whole_line_nothing_is_known(printed):
     assert clocks(printed) is None
 
@@ -93,9 +93,7 @@ SAMPLED = "case $* in *loop-ms*) ;; *) exit 0 ;; esac\n"  # what is asked before
     ("commands", "note"),
     [
         ("echo 'No devices were found'; exit 6", "nvidia-smi says No devices were found"),  # MIG's part of a GPU
-        ("exit 9", "nvidia-smi says nothing, and ends with code 9"),
         ("exec sleep 1000", "nvidia-smi did not end within 0.2 s"),
-        (f"{SAMPLED}exit 1", "nvidia-smi printed no values while the windows were timed"),
         (f"{SAMPLED}printf '\\377\\376, 0xzz\\n'; BEGUN; exec sleep 1000", "nvidia-smi printed no values"),
         (f"{SAMPLED}trap '' TERM; BEGUN; while true; do sleep 0.05; done", "nvidia-smi did not end within 0.2 s"),
     ],
@@ -114,7 +112,6 @@ def test_an_nvidia_smi_of_no_use_is_a_note(gpu, nvidia_smi, tmp_path, monkeypatc
 @pytest.mark.parametrize(
     ("line", "lacking"),
     [
-        ("[N/A], [N/A], [N/A], [N/A], [N/A], [N/A]", [*gpu_clocks.FIELDS, "reasons of a lower clock"]),
         ("1980, 1980, [Unknown Error], nan, 54, 0x0000000000000000", ["power.draw", "power.limit"]),
         ("1980, 1980, 345.10, 700.00, 54, 0xzz", ["reasons of a lower clock"]),
     ],
@@ -122,18 +119,13 @@ def test_an_nvidia_smi_of_no_use_is_a_note(gpu, nvidia_smi, tmp_path, monkeypatc
 def test_a_field_that_a_gpu_does_not_support_is_a_note(gpu, nvidia_smi, tmp_path, line, lacking):
     nvidia_smi(f"{SAMPLED}echo '{line}'; BEGUN; exec sleep 1000")
     watch = watched(gpu, tmp_path / "begun")
-    assert watch.clocks.power_watts == (345.1 if "345" in line else None)
+    assert watch.clocks.power_watts == (345.1 if "345.10" in line else None)
     assert watch.notes == [f"nvidia-smi does not report for this GPU: {', '.join(lacking)}"]
 
 
-def test_without_nvidia_smi_and_on_an_amd_gpu_a_note_says_so(gpu, tmp_path, monkeypatch):
+def test_without_nvidia_smi_and_on_an_amd_gpu_a_note_says_so_and_on_a_cpu_none(gpu, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert watched(gpu).notes == [UNREAD + "there is no nvidia-smi"]
+    assert watched(torch.device("cpu")).notes == []
     monkeypatch.setattr(torch.version, "hip", "7.1")
     assert watched(gpu).notes == [UNREAD + "nvidia-smi knows NVIDIA's GPUs only"]
-
-
-def test_on_a_cpu_there_is_nothing_to_read_and_no_note(nvidia_smi):
-    nvidia_smi("exit 1")
-    watch = watched(torch.device("cpu"))
-    assert (watch.clocks, watch.notes) == (None, [])

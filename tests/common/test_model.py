@@ -2,13 +2,12 @@
 
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from common.model import TINY, TinyConvMixer, classifier
 from walkthrough.results.errors import InputError
 
 
-@pytest.mark.parametrize("size", [12, 32, 65, 128])
+@pytest.mark.parametrize("size", [12, 65])
 def test_it_gives_a_number_per_image_and_class_at_any_size_from_one_patch_on(size):
     model = classifier(TINY, size)
     assert isinstance(model, TinyConvMixer)
@@ -38,25 +37,9 @@ def test_neighbouring_patches_are_mixed_and_distant_ones_are_not():
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (4, 6, 4, 6)
 
 
-def test_it_learns():
-    torch.manual_seed(0)
-    model = TinyConvMixer()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    images, labels = torch.randn(40, 3, 16, 16), torch.arange(40) % 10
-    losses = []
-    for _ in range(60):
-        loss = cross_entropy(model(images), labels)
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < losses[0] / 2
-
-
 def test_an_image_smaller_than_a_patch_is_refused_in_one_line():
-    with pytest.raises(InputError, match=r"tiny_convmixer cannot take 7 px images .*try --image-size 224") as refused:
+    with pytest.raises(InputError, match=r"^tiny_convmixer cannot take 7 px images .*: try --image-size 224$"):
         classifier(TINY, 7)
-    assert "\n" not in str(refused.value)
 
 
 def test_a_name_that_is_nearly_its_own_is_suggested():
@@ -64,3 +47,12 @@ def test_a_name_that_is_nearly_its_own_is_suggested():
         classifier("tiny_convmixr")
     with pytest.raises(InputError, match="unknown model 'zzz': tiny_convmixer, or one of torchvision's"):
         classifier("zzz")
+
+
+@pytest.mark.parametrize("name", ["googlenet", "vit_b_32"])
+def test_any_torchvision_classifier_trains_on_ten_classes(name):
+    model = classifier(name, image_size=64)
+    output = model(torch.randn(2, 3, 64, 64))
+    assert output.shape == (2, 10)
+    assert model.training
+    output.sum().backward()

@@ -1,48 +1,31 @@
 """Options and devices: what is accepted, and the one line for what is not."""
 
 import re
-import subprocess
-import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
-from support import NAMES, ROOT, STEPS, assert_refused, run_program
+from support import NAMES, ROOT, STEPS, assert_refused
 
 from common import device
-from common.model import classifier
 from common.options import step_options
-from common.session import without_effect
-from walkthrough.cli import main
 from walkthrough.results import environment
 from walkthrough.results.errors import InputError
 
 STEP = ROOT / "steps" / "02_bigger_batch.py"
-BAD = [
-    (["--fast"], "--fast"),
-    (["--batch-size", "many"], "'many' is not a whole number from 1 to 65536"),
-    (["--batch-size", "0"], "--batch-size"),
-    (["--batch-size", "65537"], "--batch-size"),
-    (["--workers", "-1"], "--workers"),
-    (["--image-size", "8"], "--image-size"),
-    (["--seed", "-1"], "--seed"),
-    (["--model"], "--model"),
-    (["--precision", "int8"], "--precision"),
-]
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), BAD, ids=lambda value: " ".join(value) if isinstance(value, list) else ""
+    "words", ["--fast", "--batch-size many", "--batch-size 0", "--workers -1", "--image-size 8", "--precision int8"]
 )
-def test_options_out_of_range_are_one_line_and_exit_code_2(words, message, capsys):
+def test_options_out_of_range_are_one_line_and_exit_code_2(words, capsys):
     with pytest.raises(SystemExit) as ended:
-        step_options("A step.", words)
+        step_options("A step.", words.split())
     assert ended.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert message in line
+    assert words.split()[0] in line
 
 
-@pytest.mark.parametrize("name", ["tpu", "cpu:0", "cpu:", "cuda:", "cuda:01", "cuda:x", "cuda:-1", "CUDA", ""])
+@pytest.mark.parametrize("name", ["tpu", "cpu:0", "cuda:", "cuda:01", "cuda:-1", ""])
 def test_unknown_devices_are_refused(name):
     with pytest.raises(InputError, match="--device takes cpu, cuda or cuda:N"):
         device.checked_device(name)
@@ -63,11 +46,9 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
 PROGRAMS = {
     "model": (["--model", "mobilenet_v9"], ["mobilenet_v9", "did you mean"]),
     "image size the model cannot take": (["--model", "inception_v3", "--image-size", "32"], ["inception_v3", "32 px"]),
-    "device": (["--device", "tpu"], ["tpu"]),
     "batch larger than the data": (["--batch-size", "60000", "--quick"], ["60000", "50000"]),
     "log folder is a file": (["--logdir", __file__], ["is a file"]),
     "log folder below a file": (["--logdir", __file__ + "/logs", "--quick"], ["cannot write"]),
-    "log folder unwritable": (["--logdir", "/proc/logs", "--quick"], ["/proc/logs"]),
     "data does not exist": (["--data", "/nowhere/data"], ["/nowhere/data does not exist"]),
     "data is a file": (["--data", __file__], ["is a file"]),
 }
@@ -80,21 +61,12 @@ def test_a_step_refuses_bad_input_without_a_traceback_or_a_result(words, message
     assert not list(tmp_path.glob("logs/*/*"))
 
 
-def test_corrupt_cifar10_is_refused_by_a_step_and_by_the_tour_at_once(tmp_path):
+def test_corrupt_cifar10_is_refused_by_a_step_and_by_the_tour_at_once(tmp_path, run_here, run_command):
     (tmp_path / "cifar-10-batches-py").mkdir()
     (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"")
     given = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path]
-    for program in ([STEP], ["-m", "walkthrough", "tour"]):
-        assert_refused(run_program(*program, *given), "partial", "data_batch_2")
-
-
-def test_a_tour_that_cannot_write_or_download_says_so_once(tmp_path, monkeypatch, capsys):
-    assert_refused(run_program("-m", "walkthrough", "tour", "--logdir", "/proc/logs"), "/proc/logs")
-    monkeypatch.setattr("torchvision.datasets.CIFAR10.url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
-    with pytest.raises(SystemExit) as ended:
-        main(["tour", "--download", "--data", str(tmp_path), "--logdir", str(tmp_path / "logs")])
-    assert ended.value.code == 2
-    assert "could not be downloaded" in capsys.readouterr().err.splitlines()[-1]
+    for finished in (run_here(STEP, *given), run_command("tour", *given)):
+        assert_refused(finished, "partial", "data_batch_2")
 
 
 @pytest.mark.parametrize("path", STEPS, ids=NAMES)
@@ -107,29 +79,10 @@ def test_help_is_the_lesson_and_needs_no_gpu_or_data(path, run_here):
     assert {f"--{flag}" for flag in flags} <= set(finished.stdout.split())
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "workers", "precision", "flags"),
-    [
-        (4, 1, torch.float32, []),
-        (4, 0, None, ["--workers", "--precision"]),
-        (32, 1, None, ["--batch-size", "--precision"]),
-    ],
-)
-def test_a_given_option_has_no_effect_where_loader_and_precision_do_not_follow_it(
-    batch_size, workers, precision, flags
-):
-    options = step_options("Mine.", ["--device", "cpu", "--workers", "1", "--batch-size=4", "--precision", "bf16"])
-    loader = SimpleNamespace(batch_size=batch_size, num_workers=workers)
-    assert without_effect(options, loader, precision) == flags
-    assert without_effect(step_options("Mine.", ["--device", "cpu"]), loader, precision) == []
-
-
 DEFAULTS = {  # (device, words): model, image size
     ("cpu", ""): ("tiny_convmixer", 96),
     ("cpu", "--quick"): ("tiny_convmixer", 48),
-    ("cpu", "--model tiny_convmixer"): ("tiny_convmixer", 96),
     ("cpu", "--model mobilenet_v2"): ("mobilenet_v2", 64),
-    ("cpu", "--image-size 48 --quick"): ("tiny_convmixer", 48),
     ("cuda", ""): ("mobilenet_v2", 224),
     ("cuda:1", "--model tiny_convmixer"): ("tiny_convmixer", 224),
     ("cuda:1", "--image-size 96"): ("mobilenet_v2", 96),
@@ -163,9 +116,7 @@ def four_gpus(monkeypatch):
         (None, None, "", "cuda"),
         (None, None, "--device cuda:1", "cuda:1"),  # which the profiler and the pinning thread look at
         ("3", None, "", "cuda:3"),
-        ("3", None, "--device cuda", "cuda:3"),
         ("3", None, "--device cuda:1", "cuda:1"),  # asked for, by one process
-        ("3", None, "--device cpu", "cpu"),
         ("3", "5", "", "cuda:3"),
         ("3", "5", "--device cpu", "cpu"),
         ("3", "5", "--device cuda:1", "--device cuda:1 under torchrun: each of 5 processes needs a GPU"),
@@ -187,47 +138,38 @@ def test_a_chosen_gpu_becomes_the_current_one_and_under_torchrun_each_process_ha
         assert four_gpus == [device] * (":" in device)
 
 
-AUTOCAST = {
-    "Ampere and later": ((8, 0), torch.bfloat16, [], "computes it in hardware"),
-    "Turing": ((7, 5), torch.float16, ["no bf16 hardware"], "gradient scaling"),
-}
-
-
-@pytest.mark.parametrize(("capability", "dtype", "noted", "message"), AUTOCAST.values(), ids=AUTOCAST)
+@pytest.mark.parametrize(
+    ("capability", "dtype", "noted", "message"),
+    [
+        ((8, 0), torch.bfloat16, [], "computes it in hardware"),
+        ((7, 5), torch.float16, ["no bf16 hardware"], "gradient scaling"),
+    ],
+)
 def test_autocast_on_a_gpu_is_bf16_in_hardware_and_else_fp16_with_scaling(
     monkeypatch, capsys, capability, dtype, noted, message
 ):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
-    chosen, notes = device.autocast_dtype("cuda"), device.autocast_notes("cuda")
-    printed = capsys.readouterr().out
-    assert chosen == dtype
-    assert len(notes) == len(noted)
-    assert all(word in note for word, note in zip(noted, notes, strict=True))
-    assert printed.count("\n") == 1
+    assert device.autocast_dtype("cuda") == dtype
+    [printed] = capsys.readouterr().out.splitlines()
     assert message in printed
+    notes = device.autocast_notes("cuda")
+    assert all(word in note for word, note in zip(noted, notes, strict=True))
 
 
-WITHOUT_AMX = {"AVX512-BF16": "AVX512-BF16 but not AMX", None: "emulated"}  # and why bf16 may be slow
-
-
-@pytest.mark.parametrize("hardware", ["AMX", *WITHOUT_AMX])
-def test_autocast_on_a_cpu_is_on_only_with_amx_unless_a_precision_is_asked_for(monkeypatch, capsys, hardware):
+@pytest.mark.parametrize(
+    ("hardware", "why_slow"), [("AMX", None), ("AVX512-BF16", "AVX512-BF16 but not AMX"), (None, "emulated")]
+)
+def test_autocast_on_a_cpu_is_on_only_with_amx_unless_a_precision_is_asked_for(monkeypatch, capsys, hardware, why_slow):
     monkeypatch.setattr(device, "cpu_bf16_hardware", lambda: hardware)
     chosen = {name: device.autocast_dtype("cpu", name) for name in ("auto", "fp32", "bf16", "fp16")}
     asked = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     assert chosen == {"auto": torch.bfloat16 if hardware == "AMX" else torch.float32} | asked
-    printed, notes = capsys.readouterr().out.splitlines()[0], device.autocast_notes("cpu")
+    assert capsys.readouterr().out.startswith("precision: ")
     assert device.autocast_notes("cpu", "fp32") == ["autocast is off: --precision fp32"]
-    if hardware == "AMX":
-        assert (notes, device.autocast_notes("cpu", "bf16")) == ([], [])
-        assert "AMX" in printed
-    else:
-        [note], [emulated] = notes, device.autocast_notes("cpu", "bf16")
-        assert printed == f"precision: float32, {note}"
-        assert WITHOUT_AMX[hardware] in note
-        assert note.endswith("--precision bf16 tries it")
-        assert WITHOUT_AMX[hardware] in emulated
+    notes = [*device.autocast_notes("cpu"), *device.autocast_notes("cpu", "bf16")]
+    assert len(notes) == (0 if hardware == "AMX" else 2)
+    assert all(why_slow in note for note in notes)
 
 
 def test_bf16_hardware_is_read_from_the_cpu_flags(monkeypatch):
@@ -254,34 +196,15 @@ def test_tf32_is_switched_in_matrix_products_and_convolutions_of_a_gpu_alone():
         assert (torch.backends.mkldnn.matmul.fp32_precision, torch.backends.mkldnn.conv.fp32_precision) == on_a_cpu
 
 
-@pytest.mark.parametrize("name", ["googlenet", "vit_b_32", "squeezenet1_0", "swin_t"])
-def test_any_torchvision_classifier_trains_on_ten_classes(name):
-    model = classifier(name, image_size=64)
-    output = model(torch.randn(2, 3, 64, 64))
-    assert output.shape == (2, 10)
-    assert model.training
-    output.sum().backward()
-
-
-def test_the_command_line_refuses_unknown_commands_and_knows_its_own(capsys):
-    assert_refused(run_program("-m", "walkthrough", "dance"), "dance")
-    assert_refused(run_program("-m", "walkthrough"), "COMMAND")
-    finished = run_program("-m", "walkthrough", "--help")
+def test_the_command_line_refuses_unknown_commands_and_knows_its_own(run_command):
+    assert_refused(run_command("dance"), "dance")
+    assert_refused(run_command(), "COMMAND")
+    finished = run_command("--help")
     assert finished.returncode == 0
     for command in ("tour", "compare", "record", "doctor"):
         assert command in finished.stdout
 
 
-def test_output_into_a_closed_pipe_is_not_an_error(tmp_path):
-    command = f"{sys.executable} -m walkthrough doctor --logdir {tmp_path} | head -n 1"
-    finished = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=120, check=False)
-    assert "Traceback" not in finished.stderr
-    assert "BrokenPipe" not in finished.stderr
-
-
 @pytest.mark.parametrize("words", ["limit --stacks", "sweep --workers 2", "overhead --data x", "ablate --stacks"])
-def test_a_command_takes_no_option_that_does_nothing_in_it(words, capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(words.split())
-    assert ended.value.code == 2
-    assert "unrecognized arguments" in capsys.readouterr().err
+def test_a_command_takes_no_option_that_does_nothing_in_it(words, run_command):
+    assert_refused(run_command(*words.split()), "unrecognized arguments")

@@ -36,15 +36,11 @@ def test_a_programs_own_train_step_is_reached_with_the_options_and_without_data(
     assert capture.current.get() is None
 
 
-def test_the_seed_decides_the_weights(options):
-    one, other = (captured(BASELINE, words_of(options)).variables["model"].state_dict() for _ in range(2))
-    assert all(torch.equal(value, other[name]) for name, value in one.items())
-
-
-def test_a_program_has_its_loader_with_the_workers_that_are_asked_for(options):
-    for words, workers in ((words_of(options), 0), (words_of(options, 2), 2)):
-        loader = captured(BASELINE, words).loader
-        assert (loader.num_workers, loader.batch_size) == (workers, 4)
+def test_the_seed_decides_the_weights_and_the_loader_has_the_workers_that_are_asked_for(options):
+    one, other = (captured(BASELINE, words_of(options, workers)) for workers in (0, 2))
+    assert [(of.loader.num_workers, of.loader.batch_size) for of in (one, other)] == [(0, 4), (2, 4)]
+    weights, others = (of.variables["model"].state_dict() for of in (one, other))
+    assert all(torch.equal(value, others[name]) for name, value in weights.items())
 
 
 def test_a_precision_is_passed_to_a_program_only_where_one_was_chosen(options):
@@ -66,9 +62,8 @@ def test_what_a_program_raises_is_raised(options, tmp_path):
 
 
 def test_a_batch_is_of_the_options_or_of_the_size_that_is_asked_for(options):
-    images, labels = programs.float_batch(options)
-    assert (images.shape, images.dtype, labels.shape) == ((4, 3, 16, 16), torch.float32, (4,))
-    assert len(programs.float_batch(options, 9)[0]) == 9
+    for size, images in ((4, programs.float_batch(options)[0]), (9, programs.float_batch(options, 9)[0])):
+        assert (images.shape, images.dtype) == ((size, 3, 16, 16), torch.float32)
 
 
 @pytest.mark.parametrize("loaded", [False, True])

@@ -4,26 +4,26 @@ import errno
 import gzip
 import itertools
 import json
+import multiprocessing
 import os
+import shutil
 import signal
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from filelock import FileLock
-from support import ROOT, SmallNet, run_program, start_program
+from support import ROOT, SmallNet, make_result, run_program, start_program
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from torch.utils.data import DataLoader, Dataset
 from torch_tb_profiler.consts import WORKER_PATTERN
 
 from common import session, timing, tracing
 from common.device import without_gpu
+from common.failures import as_input_error
 from common.options import StepOptions
-from walkthrough.results import environment
+from walkthrough.results import folder as folders
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
@@ -81,8 +81,8 @@ def run_small(logdir, failing=None, loader=None, **changes):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """A run: its result, its folder, and what was printed. Its first step takes 100 s longer, as if it compiled."""
-    logdir, now, trained, step, printed = tmp_path_factory.mktemp("small"), [0.0], [], small_step(), []
+    """A run: its result and its folder. Its first step takes 100 s longer, as if it compiled."""
+    logdir, now, trained, step = tmp_path_factory.mktemp("small"), [0.0], [], small_step()
 
     def clock():
         now[0] += 0.01
@@ -97,9 +97,8 @@ def small(tmp_path_factory):
     loader = DataLoader(Images(), batch_size=4, drop_last=True)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(timing.time, "perf_counter", clock)
-        patch.setattr(session.progress, "say", printed.append)
         result = session.run_step("steps/09_small.py", options(logdir), loader, train_step)
-    return SimpleNamespace(result=result, folder=logdir / "09_small", printed="\n".join(printed))
+    return SimpleNamespace(result=result, folder=logdir / "09_small")
 
 
 def test_a_run_writes_the_fixed_interface(small):
@@ -156,14 +155,6 @@ def test_tensorboard_gets_scalars_and_hyper_parameters(small):
     assert all(name in content for name in (b"batch_size", b"precision", b"workers", b"pin_memory", b"transfer"))
 
 
-def test_what_is_printed_has_units_that_fit_and_says_what_it_counts(small):
-    peak = small.result.peak_memory_bytes.allocated
-    assert f"peak memory {peak / 1e6:.1f} MB (what the traced steps allocate, without weights)" in small.printed
-    assert f"{small.result.ms_per_step:.1f} ms per step" in small.printed
-    assert "the first step took 100.0 s" in small.printed
-    assert session._peak_in_words(2_510_000_000, torch.device("cuda")) == "peak memory 2.51 GB (allocated on the GPU)"
-
-
 def test_what_distorts_a_run_is_noted(tmp_path, capsys, monkeypatch):
     """No nvidia-smi, new pages of each of the three traced steps, and a trace that shows nothing of its GPU."""
     gpu, seen = torch.device("cuda"), []
@@ -190,27 +181,6 @@ def test_what_distorts_a_run_is_noted(tmp_path, capsys, monkeypatch):
     assert 0 < timed <= 2  # of all steps of five windows
 
 
-def test_what_names_no_commit_is_refused_before_anything_is_measured(tmp_path, monkeypatch):
-    monkeypatch.setattr(environment, "ROOT", tmp_path)
-    monkeypatch.setenv(environment.COMMIT_VARIABLE, "main")
-    with pytest.raises(InputError, match="is no commit"):
-        run_small(tmp_path, failing=AssertionError("trained"))
-    assert not (tmp_path / "09_small").exists()
-
-
-def test_the_peak_on_a_cpu_is_the_highest_running_total_of_its_allocations():
-    def memory(ts, total, size, device_type=0):
-        args = {"Total Allocated": total, "Bytes": size, "Device Type": device_type}
-        return {"name": "[memory]", "ts": ts, "args": args}
-
-    other = {"name": "aten::mm", "ts": 0, "args": {"Total Allocated": 9_999}}
-    events = [memory(2, 700, 600), memory(1, 100, 100), other, memory(3, 999, 1, 1), memory(4, 3, -697)]
-    assert tracing.cpu_peak_bytes(events) == 700
-    earlier = [memory(2, 5700, 600), memory(1, 5100, 100), memory(4, 5003, -697)]  # an earlier trace left 5000
-    assert tracing.cpu_peak_bytes(earlier) == 700
-    assert tracing.cpu_peak_bytes([]) == 0
-
-
 def of_torch(name, *words):
     """An error of torch's compiler, by name: which takes seconds to import."""
     from torch._dynamo import exc as dynamo
@@ -223,27 +193,19 @@ def inside(error):
     return of_torch("InductorError", error, None)
 
 
-NO_C = "Failed to find C compiler. Please specify via CC environment variable"
-TORN = "/tmp/inductor/kr/ckre.main.so: file too short"
 NOT_COMPILED = [
-    (lambda: of_torch("InvalidCxxCompiler"), r"no C\+\+ compiler that works: install one"),
-    (lambda: inside(of_torch("InvalidCxxCompiler")), r"no C\+\+ compiler that works"),
-    (lambda: inside(RuntimeError(NO_C)), "no C compiler that works: install one, such as gcc"),
+    (lambda: inside(of_torch("InvalidCxxCompiler")), r"no C\+\+ compiler that works: install one"),
+    (lambda: inside(RuntimeError("Failed to find C compiler. Please")), "no C compiler that works: install one"),
+    (lambda: inside(ImportError("/tmp/inductor/kr/ckre.so: file too short")), "remove the folder /tmp/inductor and"),
     (lambda: of_torch("BackendCompilerFailed", min, ValueError("odd. Very"), None), r"Failed: ValueError: odd\)"),
-    (lambda: of_torch("Unsupported", "call_method item"), r"\(Unsupported: call_method item"),
-    (lambda: inside(ImportError(TORN)), "cache holds a broken file.*remove the folder /tmp/inductor and run"),
     (lambda: of_torch("TritonMissing", None), "needs Triton for a GPU.*pip install triton"),
-    (lambda: RuntimeError("torch.compile is not supported on Python 3.16+"), r"3.16\+: use a Python"),
-    (lambda: RuntimeError("Dynamo is not supported on Python 3.17+"), r"3.17\+: use a Python"),
 ]
 
 
 @pytest.mark.parametrize(("error", "message"), NOT_COMPILED)
 def test_what_cannot_be_compiled_is_one_line_that_says_what_to_do(tmp_path, error, message):
-    with pytest.raises(InputError, match=message) as refused:
+    with pytest.raises(InputError, match=rf"^torch.compile.*{message}.*, or skip this step$"):
         run_small(tmp_path, failing=error())
-    assert str(refused.value).endswith("or skip this step")
-    assert "\n" not in str(refused.value)
     assert not (tmp_path / "09_small").exists()
 
 
@@ -260,63 +222,28 @@ def test_an_error_of_another_kind_keeps_its_traceback_and_the_earlier_run_is_as_
 
 
 COMPILED = """
-import sys
-sys.path[:0] = [{root!r}, {tests!r}, {tests!r} + "/common"]
 import torch
-from pathlib import Path
-from common import session
-from walkthrough.results.errors import exit_in_one_line
-from test_session import Images, SmallNet, options
-from torch.utils.data import DataLoader
-
-def main():
-    exit_in_one_line()
-    model = torch.compile(SmallNet())
-    loader = DataLoader(Images(), batch_size=4, drop_last=True)
-    session.run_step("08_small.py", options(Path({logdir!r})), loader, lambda images, labels: model(images).sum())
-
-main()
+from walkthrough.results.errors import compile_failure
+try:
+    torch.compile(torch.nn.Linear(2, 2))(torch.ones(1, 2))
+except Exception as error:
+    print(compile_failure(error))
 """
 
 
-def test_without_a_compiler_a_step_ends_with_one_line_and_exit_code_2(tmp_path):
+def test_without_a_compiler_there_is_one_line(tmp_path):
     """For real: nothing is cached, and there is no such compiler."""
-    program = COMPILED.format(root=str(ROOT), tests=str(ROOT / "tests"), logdir=str(tmp_path / "logs"))
-    (tmp_path / "08_small.py").write_text(program)
-    cache = tmp_path / "cache"
-    finished = run_program(tmp_path / "08_small.py", cwd=tmp_path, CXX="/nonexistent", TORCHINDUCTOR_CACHE_DIR=cache)
-    assert finished.returncode == 2, finished.stderr
-    assert "Traceback" not in finished.stderr
-    assert finished.stderr.splitlines()[-1].startswith("08_small: torch.compile found no C++ compiler that works")
-    assert not list((tmp_path / "logs").glob("08_small/*"))
-
-
-def test_a_second_run_replaces_the_first_and_leaves_other_files_alone(tmp_path):
-    first = run_small(tmp_path)
-    folder = tmp_path / "09_small"
-    (folder / "my notes.txt").write_text("kept")
-    time.sleep(0.002)  # traces are named by the millisecond
-    second = run_small(tmp_path)
-    assert first.trace != second.trace
-    assert [path.name for path in folder.glob("*.pt.trace.json.gz")] == [second.trace]
-    assert len(list(folder.glob("events.out.tfevents.*"))) == 1
-    assert (folder / "my notes.txt").read_text() == "kept"
-
-
-def test_a_second_run_of_the_same_step_at_the_same_time_is_refused(tmp_path):
-    with FileLock(tmp_path / ".09_small.lock"), pytest.raises(InputError, match="another run of 09_small"):
-        run_small(tmp_path, failing=AssertionError("trained"))
+    finished = run_program("-c", COMPILED, cwd=ROOT, CXX="/nonexistent", TORCHINDUCTOR_CACHE_DIR=tmp_path)
+    assert finished.stdout.startswith("torch.compile found no C++ compiler that works"), finished.stderr
+    assert finished.stdout.count("\n") == 1
 
 
 REFUSED = {
     "GPU memory": (torch.OutOfMemoryError("CUDA out of memory"), r"out of memory .*size 4: try --batch-size 2"),
-    "Python's memory": (MemoryError(), r"out of memory .*batch size 4: try --batch-size 2"),
     "CPU memory": (RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"),
-                   r"out of memory .*batch size 4: try --batch-size 2"),
-    "driver": (RuntimeError("CUDA error: out of memory"), r"out of memory .*batch size 4: try --batch-size 2"),
+                   "out of memory"),
     "cuBLAS": (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-               r"out of memory .*batch size 4: try --batch-size 2"),
-    "memory while compiling": (lambda: inside(RuntimeError("CUDA out of memory")), "out of memory"),
+               "out of memory"),
     "small /dev/shm": (RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left"),
                        "--workers 1.*--shm-size"),
     "bus error": (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is"), "--workers 1"),
@@ -329,14 +256,14 @@ REFUSED = {
 @pytest.mark.parametrize(("error", "message"), REFUSED.values(), ids=REFUSED)
 def test_what_the_system_refuses_is_explained_with_what_to_try(tmp_path, error, message):
     loader = DataLoader(Images(), batch_size=4, num_workers=1, drop_last=True)
-    with pytest.raises(InputError, match=message):
-        run_small(tmp_path, failing=error if isinstance(error, Exception) else error(), loader=loader)
-    assert not (tmp_path / "09_small").exists()
+    with pytest.raises(InputError, match=message), as_input_error(options(tmp_path), loader, torch.device("cpu")):
+        raise error
 
 
 def test_out_of_memory_does_not_suggest_an_option_that_has_no_effect_in_the_step(tmp_path):
     with pytest.raises(InputError, match="batch size 4: try a smaller --model or --image-size"):
         run_small(tmp_path, failing=MemoryError(), batch_size=8)
+    assert not (tmp_path / "09_small").exists()
 
 
 def test_a_worker_killed_by_the_system_is_explained(tmp_path):
@@ -346,15 +273,9 @@ def test_a_worker_killed_by_the_system_is_explained(tmp_path):
     assert not (tmp_path / "09_small").exists()
 
 
-def test_a_batch_larger_than_the_data_is_refused(tmp_path):
-    with pytest.raises(InputError, match=r"--batch-size 41 is larger than the data \(40 images\)"):
-        run_small(tmp_path, loader=DataLoader(Images(), batch_size=41, drop_last=True))
-
-
 @pytest.mark.parametrize(
     ("place", "code"),
     [
-        ("walkthrough.results.folder.os.replace", errno.ENOSPC),
         ("walkthrough.results.folder.os.replace", errno.EACCES),
         ("common.session.shutil.copyfileobj", errno.ENOSPC),
     ],
@@ -369,9 +290,7 @@ def test_what_cannot_be_written_is_explained(tmp_path, monkeypatch, place, code)
     assert not (tmp_path / "09_small" / "result.json").exists()
 
 
-@pytest.mark.parametrize(
-    "text", [None, "", '{"traceEvents": [{"name": "a"}', '{"traceEvents": [{"name": "a"}, {"args": {}}']
-)
+@pytest.mark.parametrize("text", [None, '{"traceEvents": [{"name": "a"}'])
 def test_a_trace_cut_short_by_a_full_disk_is_not_taken_for_a_run(tmp_path, monkeypatch, text):
     """The profiler itself says nothing when it cannot write on. None: not even a file."""
 
@@ -383,12 +302,6 @@ def test_a_trace_cut_short_by_a_full_disk_is_not_taken_for_a_run(tmp_path, monke
     with pytest.raises(InputError, match="could not be written whole"):
         run_small(tmp_path)
     assert not (tmp_path / "09_small").exists()
-
-
-def test_a_log_folder_below_a_file_is_refused(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot write"):
-        run_small(tmp_path / "file" / "logs")
 
 
 def test_what_a_cpu_cannot_show_is_noted_by_the_step_whose_change_has_no_effect(tmp_path):
@@ -436,74 +349,57 @@ def test_any_batch_is_trained_on_and_its_tokens_are_counted(tmp_path):
     assert record.read_result(tmp_path / "00_texts" / "result.json") == result
 
 
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-sys.path[:0] = [{root!r}, {tests!r}, {tests!r} + "/common"]
-from walkthrough.results import folder
-from results import make_result
+def publish_and_be_killed(logdir, moment):
+    """In a process of its own, which ends by SIGKILL before so many operations that change what others see."""
+    calls = itertools.count(1)
 
-def dying(operation, calls):
-    def call(*arguments, **options):
-        calls.append(1)
-        if len(calls) == {moment}:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return operation(*arguments, **options)
-    return call
+    def dying(operation):
+        def call(*arguments, **options):
+            if next(calls) == moment:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return operation(*arguments, **options)
 
-logdir = Path({logdir!r})
-with folder.own_folder(logdir, "09_small") as (final, staging):
-    (staging / "trace.json.gz").write_bytes(Path({trace!r}).read_bytes())
-    (staging / "events").write_bytes(Path({events!r}).read_bytes())
-    calls = []
-    os.replace = dying(os.replace, calls)
-    Path.unlink = dying(Path.unlink, calls)
-    result = make_result("09_small", trace=folder.stamp() + ".pt.trace.json.gz")
-    folder.publish(final, staging, "trace.json.gz", "events", result)
-assert "torch" not in sys.modules
-os.kill(os.getpid(), signal.SIGTERM)  # it has outlived all its moments
-"""
+        return call
+
+    with folders.own_folder(logdir, "09_small") as (final, staging):
+        (staging / "trace.json.gz").write_bytes(gzip.compress(b'{"traceEvents": [1]}'))
+        (staging / "events").write_text("events")
+        os.replace, Path.unlink = dying(os.replace), dying(Path.unlink)
+        trace = f"{folders.stamp()}.pt.trace.json.gz"
+        folders.publish(final, staging, "trace.json.gz", "events", make_result("09_small", trace=trace))
 
 
 def test_a_run_killed_at_any_moment_leaves_nothing_torn(tmp_path, small):
-    """SIGKILL just before each operation that changes what others see: after each, one whole run is there."""
-    trace, [events] = small.folder / small.result.trace, small.folder.glob("events.*")
-    logdir, folder = tmp_path / "logs", tmp_path / "logs" / "09_small"
-    folder.mkdir(parents=True)
-    for file in small.folder.iterdir():
-        (folder / file.name).write_bytes(file.read_bytes())
-    paths = {"root": ROOT, "tests": ROOT / "tests" / "support", "logdir": logdir, "trace": trace, "events": events}
-    paths = {name: str(path) for name, path in paths.items()}
+    """After each death one whole run is there, the earlier one at first."""
+    folder = tmp_path / "09_small"
+    shutil.copytree(small.folder, folder)
     for moment in itertools.count(1):
-        finished = run_program("-c", KILLED.format(**paths, moment=moment))
+        process = multiprocessing.get_context("fork").Process(target=publish_and_be_killed, args=(tmp_path, moment))
+        process.start()
+        process.join()
         result = record.read_result(folder / "result.json")
-        assert read_events(folder / result.trace)
-        for path in folder.glob("*.pt.trace.json.gz"):
-            assert read_events(path)
-        for path in folder.glob("events.out.tfevents.*"):
-            assert list(EventFileLoader(str(path)).Load())
-        if finished.returncode == -signal.SIGTERM:
+        assert {folder / result.trace} <= set(folder.glob("*.pt.trace.json.gz"))
+        assert all(read_events(path) for path in folder.glob("*.pt.trace.json.gz"))
+        assert list(folder.glob("events.out.tfevents.*"))
+        if process.exitcode == 0:  # it has outlived all its moments
             break
-        assert finished.returncode == -signal.SIGKILL, finished.stderr
+        assert process.exitcode == -signal.SIGKILL
     assert moment > 6  # result in staging, trace, events, result, the old run's two files
-    assert {path.name for path in logdir.iterdir()} <= {"09_small", ".09_small.lock"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"09_small", ".09_small.lock"}
     assert len(list(folder.iterdir())) == 3
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
-def test_a_run_ended_while_it_measures_leaves_nothing_and_says_so_after_ctrl_c(tmp_path, number, code):
+def test_a_run_ended_by_ctrl_c_while_it_measures_leaves_nothing_and_says_so(tmp_path):
     program = ROOT / "steps" / "00_baseline.py"
     process = start_program(sys.executable, program, "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path)
     for line in process.stdout:
         if line.strip().startswith("window 1"):
-            process.send_signal(number)
+            process.send_signal(signal.SIGINT)
             break
     _, errors = process.communicate(timeout=600)
-    assert process.returncode == code
-    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
-    if number == signal.SIGINT:
-        assert errors.splitlines()[-1].startswith("00_baseline: interrupted")
-        assert all(path.suffix == ".lock" for path in tmp_path.iterdir())
+    assert process.returncode == 130
+    assert errors.splitlines()[-1].startswith("00_baseline: interrupted")
+    assert all(path.suffix == ".lock" for path in tmp_path.iterdir())
 
 
 def test_a_step_runs_with_nothing_but_torch_torchvision_and_tensorboard(tmp_path):

@@ -6,7 +6,7 @@ from torch.utils.data import DataLoader
 
 from common import timing
 from common.device import gpu_peak_bytes
-from common.loaders import DeviceLoader, Epochs
+from common.loaders import Epochs
 
 PLAN = timing.Plan(warmup_steps=1, warmup_seconds=0.0, windows=4, window_steps=3, window_seconds=0.0)
 
@@ -132,14 +132,3 @@ def test_no_epoch_begins_within_a_window(monkeypatch):
 def test_windows_longer_than_an_epoch_hold_several(monkeypatch):
     log = trained(monkeypatch, "cpu", Epochs(numbered(2)))
     assert len([entry for entry in log if entry != "window"]) == 1 + 1 + 3 * (1 + PLAN.windows)
-
-
-def test_data_on_the_device_has_epochs_too():
-    class Images:
-        data = torch.zeros(12, 32, 32, 3, dtype=torch.uint8).numpy()
-        targets = tuple(range(12))
-
-    batches = Epochs(DeviceLoader(Images(), 4, "cpu"))
-    labels = [next(batches)[1] for _ in range(6)]
-    assert sorted(torch.cat(labels[:3]).tolist()) == sorted(torch.cat(labels[3:]).tolist()) == list(range(12))
-    assert (batches.left, batches.queued) == (0, 0)

@@ -7,7 +7,16 @@ import torch
 from torch.utils.data import DataLoader
 
 from common.loaders import Epochs
-from common.tracing import NEW_PAGES, QUEUE_LENGTHS, TRACED_STEPS, new_pages, traced_window, without_kernels
+from common.tracing import (
+    NEW_PAGES,
+    QUEUE_LENGTHS,
+    TRACED_STEPS,
+    cpu_peak_bytes,
+    new_pages,
+    traced_window,
+    without_kernels,
+)
+from walkthrough.results.result import NO_KERNELS
 
 
 def traced(tmp_path, batches):
@@ -47,30 +56,27 @@ def test_no_epoch_begins_in_the_traced_steps(tmp_path, before, expected):
     assert trained == expected
 
 
-def test_no_epoch_begins_in_the_traced_steps_where_one_is_too_short_for_the_warm_up(tmp_path):
-    batches = Epochs(DataLoader([(number,) for number in range(9)]))
-    batches.queued = 2  # as if workers had loaded them ahead
-    for _ in range(6):
-        next(batches)
-    trained, _ = traced(tmp_path, batches)
-    assert trained[-TRACED_STEPS:] == [3, 4, 5]
-    assert len(trained) == 6 + 1 + QUEUE_LENGTHS * 2 + TRACED_STEPS
-
-
-def test_without_workers_one_step_warms_up(tmp_path):
-    trained, _ = traced(tmp_path, iter([(torch.tensor([number]),) for number in range(20)]))
-    assert len(trained) == 1 + 1 + TRACED_STEPS
-
-
 def test_a_trace_of_a_gpu_without_kernels_is_noted():
     operators, kernel = [{"cat": "cpu_op"}, {"ph": "M"}], {"cat": "kernel"}
-    [note] = without_kernels(operators, torch.device("cuda"))
-    assert "holds no kernels" in note
+    assert without_kernels(operators, torch.device("cuda")) == [NO_KERNELS]
     assert without_kernels([*operators, kernel], torch.device("cuda")) == []
     assert without_kernels(operators, torch.device("cpu")) == []
 
 
 def test_traced_steps_that_wait_for_new_memory_are_noted():
     assert new_pages([NEW_PAGES + 9, NEW_PAGES + 11, NEW_PAGES + 10], timed=11) == []
-    (note,) = new_pages([15_000, 15_010, 15_020], timed=10)
+    [note] = new_pages([15_000, 15_010, 15_020], timed=10)
     assert "15,000 new pages" in note
+
+
+def test_the_peak_on_a_cpu_is_the_highest_running_total_of_its_allocations():
+    def memory(ts, total, size, device_type=0):
+        args = {"Total Allocated": total, "Bytes": size, "Device Type": device_type}
+        return {"name": "[memory]", "ts": ts, "args": args}
+
+    other = {"name": "aten::mm", "ts": 0, "args": {"Total Allocated": 9_999}}
+    events = [memory(2, 700, 600), memory(1, 100, 100), other, memory(3, 999, 1, 1), memory(4, 3, -697)]
+    assert cpu_peak_bytes(events) == 700
+    earlier = [memory(2, 5700, 600), memory(1, 5100, 100), memory(4, 5003, -697)]  # an earlier trace left 5000
+    assert cpu_peak_bytes(earlier) == 700
+    assert cpu_peak_bytes([]) == 0

@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 from support import around, in_rounds, ladder_of, make_result, write_run
+from support.trace_builder import two_steps
 
 from walkthrough.compare import rounds
 from walkthrough.compare.rounds import merged, merged_clocks
-from walkthrough.compare.statistics import SAME
+from walkthrough.compare.statistics import SAME, of_windows
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 from walkthrough.results.result import GpuClocks
@@ -28,32 +29,19 @@ def test_a_steady_gain_is_resolved_on_a_machine_that_slows_down_between_rounds(t
     assert (merged.rounds, merged.resolved) == (1, False)  # the same windows without their rounds
 
 
-def test_rounds_that_only_one_of_two_steps_has_are_left_out(tmp_path):
-    base = in_rounds(tmp_path, "00_baseline", {1: around(100.0), 2: around(50.0), 3: around(10.0)})
-    amp = in_rounds(tmp_path, "01_amp", {1: around(200.0), 2: around(100.0)})
-    gain = ladder_of(tmp_path, base, amp).rows[1].gain
-    assert gain.ratio == pytest.approx(2.0)
-    assert gain.rounds == 2
-
-
-def test_runs_by_themselves_are_compared_by_their_windows():
-    [ladder] = rounds.ladders([make_result(windows=SLOW), make_result("01_amp", windows=FAST)])
-    gain = ladder.rows[1].gain
-    assert gain.ratio == pytest.approx(2.0)
-    assert gain.low < 2.0 < gain.high
-    assert (gain.rounds, gain.resolved) == (1, True)
-    assert ladder.rows[0].gain is None
-    assert ladder.rows[0].relative == SAME
-
-
 def test_a_row_without_effect_has_no_gain_and_the_next_one_is_compared_with_the_last_that_acts():
-    noise = make_result("01_amp", windows=SLOW, needs="bf16 units")
-    [ladder] = rounds.ladders([make_result(windows=SLOW), noise, make_result("02_bigger_batch", windows=FAST)])
+    noise = make_result("01_amp", windows=around(130.0), needs="bf16 units")
+    faster = make_result("02_bigger_batch", windows=FAST)
+    [ladder] = rounds.ladders([make_result(windows=SLOW), noise, faster])
     assert [row.acts for row in ladder.rows] == [True, False, True]
     assert [row.needs for row in ladder.rows] == ["", "needs bf16 units", ""]
     assert replace(ladder.rows[1], result=replace(noise, needs="x" * 60)).needs == f"needs {'x' * 39}…"
-    assert ladder.rows[1].gain is None
-    assert ladder.rows[2].gain == ladder.rows[2].relative  # both against 00_baseline
+    assert [row.gain for row in ladder.rows[:2]] == [None, None]
+    assert ladder.rows[0].relative == SAME
+    assert ladder.rows[2].gain == ladder.rows[2].relative == of_windows(FAST, SLOW)  # both against 00_baseline
+    [ladder] = rounds.ladders([noise, faster])  # the first is what the others are compared with, whatever it needs
+    assert ladder.acting == ladder.rows
+    assert ladder.rows[1].gain == of_windows(FAST, around(130.0))
 
 
 def test_a_step_that_was_run_again_by_itself_is_not_the_rounds_that_its_folder_still_has(tmp_path):
@@ -87,7 +75,12 @@ def test_runs_that_do_not_compare_make_ladders_of_their_own_the_longest_first(ch
 
 
 def test_of_ladders_of_one_length_the_newest_is_first():
-    results = [make_result(device=name, started=f"2026-01-0{day}") for day, name in ((1, "a"), (3, "b"), (2, "c"))]
+    days = {"a": (1, 2), "b": (1, 5), "c": (3, 4)}  # of the two runs of each
+    results = [
+        make_result(f"0{number}_step", device=device, started=f"2026-01-0{day}")
+        for device, own in days.items()
+        for number, day in enumerate(own)
+    ]
     assert [ladder.baseline.device for ladder in rounds.ladders(results)] == ["b", "c", "a"]
 
 
@@ -101,23 +94,27 @@ def test_a_whole_comparison_is_the_longest_ladder_and_nothing_in_its_folder_is_b
 
 
 def test_merged_runs_pool_their_windows_and_take_medians_of_the_rest():
+    clocks = GpuClocks(3, 1980.0, 1410.0, 1980.0, 400.0, 700.0, 60.0, [])
     runs = [
         make_result(windows=(10.0, 20.0, 30.0), step_ms=record.StepTime(5.0, 1.0, 9.0), notes=["a"]),
         make_result(windows=(40.0, 50.0, 60.0), step_ms=record.StepTime(7.0, 2.0, 8.0), notes=["a", "b"]),
         make_result(windows=(70.0, 80.0, 90.0), step_ms=record.StepTime(6.0, 3.0, 10.0), notes=["c"]),
     ]
+    sizes = [(4, None, 4), (8, 6, 9), (6, 10, 8)]  # peaks allocated and reserved, bytes of a batch
+    runs = [
+        replace(run, peak_memory_bytes=record.PeakMemory(allocated, reserved), batch_bytes=batch, gpu_clocks=clocks,
+                tokens_per_second=record.Throughput(speed, [speed]), first_step_seconds=speed)
+        for run, (allocated, reserved, batch), speed in zip(runs, sizes, (5.0, 7.0, 9.0), strict=True)
+    ]  # fmt: skip
     whole = merged(runs)
     assert whole.samples_per_second == record.Throughput(50.0, [10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0])
+    assert whole.tokens_per_second == record.Throughput(7.0, [5.0, 7.0, 9.0])
     assert whole.step_ms == record.StepTime(6.0, 2.0, 9.0)
-    assert whole.notes == ["a", "b", "c"]
-    assert whole.peak_memory_bytes == runs[0].peak_memory_bytes
-    assert whole.started == runs[0].started
-    assert whole.gpu_clocks is None
-    clocks = [GpuClocks(3, mhz, mhz, 1980.0, 400.0, 700.0, 60.0, []) for mhz in (1980.0, 1410.0)]
-    watched = [replace(run, gpu_clocks=seen) for run, seen in zip(runs, clocks, strict=False)]
-    assert merged(watched).gpu_clocks == GpuClocks(6, 1695.0, 1410.0, 1980.0, 400.0, 700.0, 60.0, [])
-    unreserved = [make_result(peak_memory_bytes=record.PeakMemory(size, None)) for size in (4, 8, 6)]
-    assert merged(unreserved).peak_memory_bytes == record.PeakMemory(6, None)
+    assert (whole.peak_memory_bytes, whole.batch_bytes) == (record.PeakMemory(6, 8), 8)
+    assert (whole.first_step_seconds, whole.gpu_clocks.samples) == (7.0, 9)
+    assert (whole.notes, whole.started) == (["a", "b", "c"], runs[0].started)
+    plain = merged([make_result(), make_result()])
+    assert (plain.tokens_per_second, plain.gpu_clocks) == (None, None)
 
 
 def test_runs_are_combined_by_medians_the_lowest_clock_and_the_highest_temperature():
@@ -128,12 +125,18 @@ def test_runs_are_combined_by_medians_the_lowest_clock_and_the_highest_temperatu
     ]
     both = ["power limit", "sync boost"]
     assert merged_clocks(runs) == GpuClocks(12, 1950, 1410, 1995, 400, 700, 83, both)
-    assert merged_clocks(runs[:1]) == runs[0]
-
-
-def test_what_one_run_does_not_tell_nobody_tells_of_all_of_them():
-    steady = GpuClocks(1, 1980, 1980, 1980, 345.1, 700, 54, [])
-    runs = [steady, GpuClocks(1, 1410, 1410, 1980, None, 700, 83, ["power limit"])]
-    together = merged_clocks(runs)
-    assert (together.power_watts, together.sm_mhz, together.sm_mhz_lowest) == (None, 1695, 1410)
+    one_untold = [replace(runs[0], power_watts=None), *runs[1:]]
+    assert merged_clocks(one_untold) == replace(merged_clocks(runs), power_watts=None)
     assert merged_clocks([*runs, None]) is None
+    assert merged_clocks([None]) is None
+
+
+def test_how_busy_a_gpu_was_is_from_the_trace_of_its_run(tmp_path):
+    gpu, without, cpu = make_result(), make_result("01_amp"), make_result(device="CPU", device_type="cpu")
+    for result in (gpu, without):
+        write_run(tmp_path, result)
+    two_steps().write(tmp_path / gpu.step / gpu.trace)
+    used, [problem] = rounds.gpu_use(tmp_path, rounds.ladders([gpu, without]))
+    assert used == {gpu.step: rounds.GpuUse(0.4, 0.0)}
+    assert without.trace in problem
+    assert rounds.gpu_use(tmp_path, rounds.ladders([cpu])) == ({}, [])

@@ -1,11 +1,7 @@
 """The command `explain`, in the process of the tests."""
 
-from types import SimpleNamespace
-
 import pytest
 from support import assert_refused
-
-from walkthrough.cli import main
 
 
 @pytest.fixture(autouse=True)
@@ -16,37 +12,24 @@ def no_forced_colours(monkeypatch):
 
 
 @pytest.fixture
-def explained(capsys):
-    """explained(*words): exit code, standard output and error of `explain` with these words."""
-
-    def command(*words):
-        with pytest.raises(SystemExit) as exited:
-            main(["explain", *map(str, words)])
-        printed = capsys.readouterr()
-        return exited.value.code, printed.out, printed.err
-
-    return command
-
-
-@pytest.fixture
-def run(explained):
+def run(run_command):
     """run(*words): the two outputs of `explain` with these words, which it must be able to use."""
 
     def command(*words):
-        code, out, err = explained(*words)
-        assert code == 0, err
-        return out, err
+        done = run_command("explain", *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, done.stderr
 
     return command
 
 
 @pytest.fixture
-def assert_refuses(explained):
+def assert_refuses(run_command):
     """assert_refuses(*words, message=...): `explain` refuses these words with one line on stderr only."""
 
     def command(*words, message):
-        code, out, err = explained(*words)
-        assert_refused(SimpleNamespace(returncode=code, stderr=err), message)
-        assert out == "" and "\x1b" not in err
+        done = run_command("explain", *words)
+        assert_refused(done, message)
+        assert done.stdout == "" and "\x1b" not in done.stderr
 
     return command

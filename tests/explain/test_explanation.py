@@ -7,7 +7,6 @@ import sys
 
 import pytest
 from pytest import approx
-from support import run_program
 from support.trace_builder import TraceBuilder, two_steps
 
 import walkthrough
@@ -36,7 +35,7 @@ def test_a_trace_is_read_in_python(trace, run):
     assert (explained.steps["typical_us"], explained.advice[0]["title"]) == (1000, "Use DataLoader workers")
     [kernel] = explained.kernels
     assert (kernel["name"], kernel["us"]) == ("volta_scudnn_128x64_relu_interior_nn_v1", 400)
-    assert [row["id"] for row in explained.findings] == [row["id"] for row in explained.to_dict()["findings"]]
+    assert {"id", "what", "why", "us_per_step", "do"} <= explained.findings[0].keys()
     assert json.loads(json.dumps(explained.to_dict(), allow_nan=False)) == explained.to_dict()
     assert walkthrough.read(trace.parent).steps == explained.steps  # the newest of a folder
     assert str(explained) == run(trace)[0].replace(" us", " µs")
@@ -64,11 +63,6 @@ def test_tables_become_data_frames(trace, monkeypatch):
         explained.to_pandas()
 
 
-def test_importing_the_package_imports_nothing_else():
-    names = "[name for name in sys.modules if name.split('.')[0] in {'numpy', 'msgspec'}]"
-    assert run_program("-c", f"import sys, walkthrough; print({names})").stdout == "[]\n"
-
-
 class Tags(html.parser.HTMLParser):
     def __init__(self):
         super().__init__()
@@ -77,15 +71,10 @@ class Tags(html.parser.HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self.attributes += attrs
-        if tag not in {"meta", "br"}:
-            self.open.append(tag)
+        self.open += [tag] * (tag not in {"meta", "br"})
 
     def handle_endtag(self, tag):
-        assert self.open.pop() == tag
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-        self.attributes += attrs
+        assert tag in {"meta", "br"} or self.open.pop() == tag
 
 
 def test_the_page_holds_all_it_needs_and_no_script(page, trace):

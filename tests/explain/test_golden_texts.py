@@ -1,11 +1,15 @@
 """The texts of `explain`, whole: one file in golden/ for each kind of trace. `make golden-texts` writes them anew."""
 
+import json
 import os
+import re
 from pathlib import Path
 
 import pytest
 from support import ROOT, make_result, write_run
-from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
+from support.trace_builder import V100, TraceBuilder, repeated, run_ahead, two_steps
+
+from walkthrough.terminal import count_text, rounded_time, size_text, time_text
 
 GOLDEN = Path(__file__).parent / "golden"
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
@@ -13,25 +17,24 @@ RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
 
 def inference():
     """Two batches of a model in evaluation: no backward pass, no optimizer."""
-    builder = TraceBuilder()
-    for number, begin in ((1, 0), (2, 2000)):
-        builder.step(number, begin, 2000)
+
+    def evaluating(builder, begin):
         builder.copy(begin + 10, 40, begin + 20, 30, 600_000)
         for layer in range(60):
             at = begin + 100 + 25 * layer
             op = builder.op("aten::linear", at, 20)
             builder.launch("ampere_sgemm_128x64_tn", at + 5, 5, at + 12, 6, op=op)
         builder.add("runtime", "cudaDeviceSynchronize", begin + 1700, 30)
-    return builder
+
+    return repeated(evaluating, 2000, steps=2)
 
 
 def copies_only():
-    builder = TraceBuilder()
-    for number, begin in ((1, 0), (2, 2000)):
-        builder.step(number, begin, 2000)
+    def copying(builder, begin):
         op = builder.op("aten::copy_", begin + 5, 1995)
         builder.copy(begin + 10, 1990, begin + 20, 1970, 24_000_000, op=op)
-    return builder
+
+    return repeated(copying, 2000, steps=2)
 
 
 def without_steps():
@@ -116,7 +119,7 @@ def no_whole_step():
 
 
 RECORDING = {
-    "schema": 1, "untraced_step_ms": [0.5, 0.4, 0.6], "cores": 8, "mark": "optimizer", "backwards_per_step": 8.0,
+    "schema": 1, "untraced_step_ms": [0.5, 0.4, 0.6], "cores": 8, "mark": "optimizer", "backwards_per_step": 73 / 3,
     "skipped": 1, "samples_per_step": 256, "moved": 2, "optimizers": [{"name": "AdamW", "steps": 2, "lead": True}],
     "loaders": [
         {"batch_size": 32, "num_workers": 4, "persistent_workers": True, "pin_memory": True, "prefetch_factor": 2},
@@ -143,14 +146,12 @@ def outlying_step():
 
 
 def rank(number):
-    builder = TraceBuilder(rank=number)
-    for step, begin in ((1, 0), (2, 1000)):
-        builder.step(step, begin, 1000)
-        op = builder.op("aten::mm", begin, 50)
-        builder.launch("sm80_xmma_gemm_bf16bf16", begin + 10, 10, begin + 100, 300 + 200 * number, op=op)
-        builder.launch("ncclDevKernel_AllReduce_Sum_f32", begin + 60, 10, begin + 400 + 200 * number,
-                       500 - 200 * number)  # fmt: skip
-    return builder
+    def reducing(builder, begin):
+        at, op = 400 + 200 * number, builder.op("aten::mm", begin, 50)
+        builder.launch("sm80_xmma_gemm_bf16bf16", begin + 10, 10, begin + 100, at - 100, op=op)
+        builder.launch("ncclDevKernel_AllReduce_Sum_f32", begin + 60, 10, begin + at, 900 - at)
+
+    return repeated(reducing, steps=2, rank=number)
 
 
 def one(builder, *words):
@@ -172,13 +173,14 @@ def ranks_of_gloo(*collectives):
 
     def write(folder):
         for number, (start, duration) in enumerate(collectives):
-            builder = TraceBuilder(devices=(), rank=number)
-            for begin in (0, 1000):
-                builder.step(begin, begin, 1000)
+
+            def training(builder, begin, start=start, duration=duration):
                 builder.op("aten::mm", begin, 300)
                 builder.op("autograd::engine::evaluate_function: MmBackward0", begin, 1)
                 builder.add("annotation", "gloo:all_reduce", begin + start, duration, tid=5)
                 builder.op("aten::add_", begin + 900, 100)
+
+            builder = repeated(training, steps=2, devices=(), rank=number)
             builder.write(folder / f"host_{number}.1700000000{number}00.pt.trace.json")
         return [folder]
 
@@ -253,3 +255,51 @@ def test_a_text_fits_its_screen_and_a_pipe_gets_no_blanks_at_the_ends_of_lines()
 @pytest.mark.parametrize("case", ["inference", "inference_all"])
 def test_inference_is_never_called_training(case):
     assert "train" not in (GOLDEN / f"{case}.txt").read_text(encoding="utf-8").lower()
+
+
+# What `--json` prints.
+
+BUILT = [
+    two_steps(),
+    two_steps("2021"),
+    run_ahead(),
+    inference(),
+    copies_only(),
+    without_steps(),
+    outlying_step(),
+    rank(1),
+]
+NUMBER = re.compile(r"\d+(?:\.\d+)?(?: (?:us|ms|s|GB/s|GB|MB|kB|B)\b|%|x)?")
+
+
+def leaves(value):
+    if isinstance(value, dict):
+        value = [*value, *value.values()]
+    if isinstance(value, list):
+        for item in value:
+            yield from leaves(item)
+    else:
+        yield value
+
+
+def renderings(numbers):
+    """All that a number may be printed as."""
+    texts = set()
+    for number in map(abs, numbers):
+        texts |= {time_text(number), rounded_time(number), size_text(number), count_text(number), f"{number:.0f}"}
+        texts |= {f"{number:.1%}", f"{number:.0%}", f"{number:.1f}%", f"{number:.2f}x", f"{number:.1f}x"}
+        texts |= {f"{number:.1f} GB/s", time_text(number).split()[0]}
+    return texts
+
+
+@pytest.mark.parametrize("trace", [*BUILT, RECORDED, RECORDED.with_name("cpu_stacks.pt.trace.json.gz")])
+def test_every_number_of_the_text_is_in_the_json(trace, tmp_path, run):
+    trace = trace if isinstance(trace, Path) else trace.write(tmp_path / "made.json")
+    report = json.loads(run(trace, "--json")[0])
+    values = list(leaves(report))
+    known = renderings(value for value in values if isinstance(value, int | float))
+    known |= {str(number) for number in range(1, len(report["advice"]) + 1)}
+    known |= {number for value in values if isinstance(value, str) for number in NUMBER.findall(value)}  # in sentences
+    for words in ([], ["--all"]):
+        text = " ".join(run(trace, *words)[0].partition(" · ")[2].split())  # without the file's name, nor ends of lines
+        assert [number for number in NUMBER.findall(text) if number not in known | {"100%"}] == []

@@ -28,7 +28,7 @@ class Uncropped(Pipeline):
         return super()._on_device(batches, crops=False)
 
 
-def training(folder, passes=1, norm=False, batch_size=8, epochs=4, logdir=None, keep=()):
+def training(folder, passes=1, norm=False, batch_size=8, epochs=2, logdir=None):
     """(run, replica, pipeline, settings) of a model without batch norm and dropout, on what is prepared in a folder."""
     rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     torch.manual_seed(rank if norm else 0)  # rank 0's weights count
@@ -39,7 +39,7 @@ def training(folder, passes=1, norm=False, batch_size=8, epochs=4, logdir=None, 
     of_pass = share(batch_size, processes, passes)
     pipeline = Uncropped(folder, "cached", SIZE, of_pass, CPU, seed=3, rank=rank, processes=processes)
     parts = {"model": model, "optimizer": replica.optimizer}
-    run = Training(logdir, settings, parts, best="top1_accuracy", keep=keep)
+    run = Training(logdir, settings, parts, best="top1_accuracy")
     return run, replica, pipeline, settings
 
 
@@ -79,7 +79,7 @@ def statistics(folder):
 
 def killed(folder, logdir, restarted):
     """Train, but rank 1 is killed in the second step of epoch 3; after the restart the training goes on to its end."""
-    run, replica, pipeline, settings = training(folder, logdir=logdir, keep=(0, 2))
+    run, replica, pipeline, settings = training(folder, epochs=4, logdir=logdir)
     real, steps = replica.step, []
 
     def step(batches):

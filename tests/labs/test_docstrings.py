@@ -4,7 +4,7 @@ import pytest
 from support.docstrings import made_up, write_module
 
 from labs.shared import docstrings
-from labs.shared.docstrings import Docstring, Text
+from labs.shared.docstrings import Docstring
 
 SUMMARY = "Read a ``buffer`` block by block."
 PROSE = (
@@ -57,25 +57,3 @@ def test_packages_of_several_folders_and_of_pythons_library_are_named_below_thei
     texts = docstrings.collect_texts([tmp_path / "site-packages", tmp_path])
     named = [("one", "one.py"), ("three", "three/core.py"), ("two", "two/core.py")]
     assert [(text.package, text.file) for text in texts] == named
-
-
-@pytest.mark.parametrize("collected", [docstrings.collect, docstrings.collect_texts])
-def test_no_package_gives_more_than_its_share(tmp_path, collected):
-    for number in range(6):
-        write_module(tmp_path / "large" / f"module{number}.py", made_up("large", number))
-    write_module(tmp_path / "small" / "module.py", made_up("small", 0))
-    assert [text.package for text in collected([tmp_path])] == ["large"] * 6 + ["small"]
-    assert [text.package for text in collected([tmp_path], most_per_package=4)] == ["large"] * 4 + ["small"]
-
-
-def test_texts_need_no_summary_line_and_no_prose(tmp_path):
-    (tmp_path / "short.py").write_text(
-        'def one():\n    """Close it."""\n\n\n'
-        'def same():\n    """close it"""\n\n\n'
-        'def code():\n    """x = [1, 2]; y = 3\n\n        z = 4"""\n\n\n'
-        'def empty():\n    """ --- """\n\n\n'
-        'class Part:\n    """Close it, too."""\n'
-    )
-    whole = ("Close it.", "x = [1, 2]; y = 3\n\nz = 4", "Close it, too.")
-    assert docstrings.collect_texts([tmp_path]) == [Text("short", text, "short.py") for text in whole]
-    assert docstrings.collect([tmp_path]) == []

@@ -21,7 +21,7 @@ def contents(*parts):
 
 def test_digits_are_split_once_by_class_each_time_the_same_and_folds_part_the_training_images(few_digits, tmp_path):
     whole, again = read("digits", tmp_path), read("digits", tmp_path)
-    assert (len(whole.train), len(whole.test), whole.mirrors) == (40, 20, False)
+    assert (len(whole.train), whole.mirrors) == (40, False)
     assert torch.equal(whole.test.images, again.test.images)
     assert whole.test.labels.bincount().tolist() == [2] * 10
     assert not {*contents(whole.train)} & {*contents(whole.test)}
@@ -32,8 +32,7 @@ def test_digits_are_split_once_by_class_each_time_the_same_and_folds_part_the_tr
 
 def test_what_is_prepared_has_mean_0_and_variance_1_and_its_size(few_digits, tmp_path):
     whole = read("digits", tmp_path)
-    prepared, labels = whole.prepared(whole.train, torch.device("cpu"))
-    assert (prepared.shape, labels.dtype) == ((40, 1, 16, 16), torch.long)
+    assert whole.prepared(whole.train, torch.device("cpu"))[0].shape == (40, 1, 16, 16)
     whole = read("digits", tmp_path, 8)  # as stored: nothing is interpolated
     prepared, _ = whole.prepared(whole.train, torch.device("cpu"))
     assert (prepared.mean().item(), prepared.std().item()) == pytest.approx((0, 1), abs=1e-3)
@@ -49,10 +48,6 @@ def test_a_folder_of_photographs_is_read_as_squares_with_the_classes_of_train(tm
     assert (whole.classes, whole.mirrors) == (3, True)
     (tmp_path / "val" / "birch" / "0.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"cannot read images from .*val"):
-        read("imagenette", tmp_path)
-    for name in ("birch", "cedar"):
-        (tmp_path / "val" / name / "0.png").unlink()
-    with pytest.raises(InputError, match=r"cannot read images from .*val.*no images"):
         read("imagenette", tmp_path)
     (tmp_path / "val" / "elm").mkdir()
     with pytest.raises(InputError, match=r"val has a class elm, which .*train lacks"):

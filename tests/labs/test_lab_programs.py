@@ -2,6 +2,7 @@
 
 import ast
 import difflib
+from itertools import pairwise
 
 import pytest
 from support import ROOT
@@ -14,14 +15,8 @@ TITLES = {
     "transformer": "Transformer",
 }
 PROGRAMS = {lab: sorted((ROOT / "labs" / lab).glob("[0-9][0-9]_*.py")) for lab in TITLES}
-PAIRS = [
-    (
-        files[2 if lab == "scale" and number == 6 else number - 1],
-        files[number],
-    )  # scale's 06 builds on 02, not on shards
-    for lab, files in PROGRAMS.items()
-    for number in range(1, len(files))
-]
+PAIRS = [pair for files in PROGRAMS.values() for pair in pairwise(files)]
+PAIRS = [(PROGRAMS["scale"][2] if after.stem == "06_nvjpeg" else before, after) for before, after in PAIRS]
 
 
 def code_lines(path):

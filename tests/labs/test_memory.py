@@ -1,6 +1,5 @@
 """labs/memory: its programs learn the same, its models, `train.py` to the end, and its study by known answers."""
 
-import sys
 from dataclasses import replace
 from functools import partial
 
@@ -9,9 +8,7 @@ import torch
 from support import ROOT, assert_refused
 from support.labs import assert_goes_on_after_a_kill, equal, lab_options, weights_in
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils.checkpoint import checkpoint
 from torchvision.models import resnext50_32x4d
 
 from common import program as programs
@@ -21,7 +18,6 @@ from labs.memory.model import PUBLISHED, resnext
 from labs.memory.study import BASELINE, CHECKPOINTED, COMPILED, HALF, RUNS, Study
 from labs.shared.training import epochs_in
 from walkthrough.compare.study import Measurements, NotMeasured, read
-from walkthrough.results.errors import InputError
 
 FILES = sorted((ROOT / "labs" / "memory").glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in FILES]
@@ -55,8 +51,7 @@ def baseline(options):
 def test_every_program_learns_exactly_what_the_baseline_does_and_in_bf16_but_for_rounding(path, options, baseline):
     losses, state = baseline
     own_losses, own_state = trained(path, options)
-    assert own_losses == losses
-    assert losses[-1] < losses[0]
+    assert own_losses == losses and losses[-1] < losses[0]
     assert equal(own_state, state)
     (in_bf16,), _ = trained(path, replace(options, precision="bf16"), steps=1)
     assert in_bf16 == pytest.approx(losses[0], rel=2**-6)  # bf16 has 8 bits: a loss differs by a few roundings
@@ -78,28 +73,21 @@ def test_the_compiled_program_learns_what_the_baseline_does_and_holds_less(
     options, baseline, compiled_without_inductor
 ):
     losses, state = baseline
-    packed = []
+    saved = []
 
     def keep(tensor):
-        packed.append(tensor.untyped_storage().nbytes())
+        saved.append(tensor.untyped_storage().nbytes())
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         own_losses, own_state = trained(FILES[-1], options)
-        in_budget = sum(packed)
-        packed.clear()
-        torch._dynamo.reset()
-        without = options.logdir / FILES[-1].name
-        without.write_text(FILES[-1].read_text().replace("budget = 0.5", "budget = 1.0"))
-        trained(without, options, steps=1)
-    assert in_budget / 3 < 0.7 * sum(packed)
+        in_budget = sum(saved) / 3
+        saved.clear()
+        trained(FILES[0], options, steps=1)
+    assert in_budget < 0.5 * sum(saved)  # 0.31 of it; 0.64 with a budget of 1
     assert own_state.keys() == state.keys()  # compiled in place: a checkpoint's names stay
     assert own_losses == pytest.approx(losses, rel=1e-3)  # other kernels round otherwise
-    for name, value in state.items():
-        if "num_batches" in name:
-            assert own_state[name] == value == 3
-        elif "running_var" in name:
-            torch.testing.assert_close(own_state[name], value, rtol=0.05, atol=1e-3)
+    assert all(own_state[name] == value for name, value in state.items() if "num_batches" in name)
 
 
 class ConvolutionCounter(TorchDispatchMode):
@@ -122,15 +110,6 @@ def test_selective_checkpointing_computes_no_convolution_again(options):
     assert counts[0] == counts[2] < counts[1]
 
 
-def test_the_trap_plain_checkpointing_moves_batch_norms_statistics_twice():
-    once, twice = nn.BatchNorm2d(4), nn.BatchNorm2d(4)
-    x = torch.randn(8, 4, 6, 6, requires_grad=True)
-    once(x).sum().backward()
-    checkpoint(twice, x, use_reentrant=False).sum().backward()
-    assert (once.num_batches_tracked, twice.num_batches_tracked) == (1, 2)
-    torch.testing.assert_close(twice.running_mean, 1.9 * once.running_mean)  # momentum 0.1, from 0: m, then 0.9 m + m
-
-
 def test_models_have_the_parameters_of_the_published_ones():
     with torch.device("meta"):
         models = [resnext(PUBLISHED), resnext("resnext50_32x4d"), resnext50_32x4d(num_classes=10)]
@@ -138,9 +117,6 @@ def test_models_have_the_parameters_of_the_published_ones():
     counts = [sum(parameter.numel() for parameter in model.parameters()) for model in models]
     assert counts[0] == 27_104_586  # resnext29_4x64d by pytorch-cifar's, 27.1 M
     assert counts[2] - counts[1] == (7 * 7 - 1) * 3 * 64  # torchvision's, but for the first layer
-
-
-# Whole trainings
 
 
 @pytest.fixture
@@ -162,7 +138,6 @@ def test_a_training_writes_its_epochs_and_one_that_is_killed_goes_on_as_if_it_we
     whole = run(*words, logdir=tmp_path / "whole")
     assert whole.returncode == 0 and "DIGITS: no CIFAR-10" in whole.stdout
     table = epochs_in(whole.folder)
-    assert [row["epoch"] for row in table] == [1, 2]
     assert set(table[0]) == {"epoch", "loss", "train_accuracy", "test_accuracy", "seconds"}
     assert all(0 <= row[name] <= 1 for row in table for name in ("train_accuracy", "test_accuracy"))
     events = EventAccumulator(str(whole.folder)).Reload()
@@ -171,7 +146,7 @@ def test_a_training_writes_its_epochs_and_one_that_is_killed_goes_on_as_if_it_we
     assert_goes_on_after_a_kill(run, words, tmp_path / "train", whole.folder)
 
 
-def test_checkpointing_trains_the_same_half_precision_nearly_and_settings_are_not_mixed(run, tmp_path, monkeypatch):
+def test_checkpointing_trains_the_same_half_precision_nearly_and_refusals_are_one_line(run, tmp_path, monkeypatch):
     words = ([], ["--checkpoint"], ["--precision", "bf16"])
     folders = [run("--epochs", "1", *more, logdir=tmp_path / str(at)).folder for at, more in enumerate(words)]
     base, checkpointed, half = map(weights_in, folders)
@@ -179,38 +154,20 @@ def test_checkpointing_trains_the_same_half_precision_nearly_and_settings_are_no
     assert not equal(base, half)
     losses = [epochs_in(folder)[0]["loss"] for folder in folders]
     assert losses[2] == pytest.approx(losses[0], rel=0.05)
-    for more, why in ((["--lr", "0.1"], "lr 0.01, not 0.1"), (["--checkpoint"], "checkpoint False, not True")):
-        assert_refused(run("--epochs", "2", "--precision", "bf16", *more, logdir=folders[2]), why)
     monkeypatch.setattr("labs.shared.training.autocast_dtype", lambda device, precision: torch.float16)
     done = run("--epochs", "2", "--precision", "auto", logdir=folders[2])  # which is another on another GPU
     assert_refused(done, "precision bf16, not fp16")
+    assert_refused(run("--batch-size", "1000"), "--batch-size 1000 is larger than the data")
 
 
-WRONG = ["--lr 0", "--batch-size 1000", "--model resnet18", "--epochs 0", "--workers -1", "--download"]
-
-
-@pytest.mark.parametrize("words", WRONG)
-def test_what_cannot_be_trained_is_one_line(run, monkeypatch, words):
-    def unreachable(*_, **__):
-        raise OSError("no route to host")
-
-    monkeypatch.setattr("urllib.request.urlopen", unreachable)
-    assert_refused(run("--epochs", "1", *words.split()))
-
-
-def test_digits_are_split_enlarged_and_never_mirrored(few_digits, tmp_path, monkeypatch):
+def test_digits_are_enlarged_and_never_mirrored(few_digits, tmp_path):
     train_set, test_set = data.real_data(tmp_path, 16)
-    assert (len(train_set), len(test_set)) == (40, 20)
     image, label = data.Digits(data.plain(32))[0]
     assert (image.shape, image.dtype) == ((3, 32, 32), torch.float32)
     bright = image[0].mean(0).reshape(8, 4).mean(1).argmax()
     assert bright == label % 8  # its column is still its own
     assert test_set[0][0].shape == (3, 16, 16)
     assert "Flip(p=0.0)" in str(train_set.transform) and "Flip(p=0.5)" in str(data.augmented(32))
-    monkeypatch.setitem(sys.modules, "sklearn", None)
-    monkeypatch.delitem(sys.modules, "sklearn.datasets", raising=False)
-    with pytest.raises(InputError, match=r"scikit-learn.*pip install -r labs/memory/requirements\.txt"):
-        data.real_data(tmp_path, 16)
 
 
 # The study
@@ -218,7 +175,7 @@ def test_digits_are_split_enlarged_and_never_mirrored(few_digits, tmp_path, monk
 
 @pytest.fixture
 def study_options(tmp_path):
-    return lab_options(tmp_path, precision="auto", **SMALL)
+    return lab_options(tmp_path, precision="auto", quick=False, **SMALL)
 
 
 @pytest.fixture
@@ -242,19 +199,13 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, 
     assert main(*words).returncode == 0
     result = read(tmp_path / "labs" / "memory" / "study.json")
     assert [name for name, rows in result.tables.items() if not rows] == []
-    assert [row["workers"] for row in result.tables["workers"]] == [0, 2]
     assert {row["variant"] for row in result.tables["curves_by_workers"]} == {"0 workers", "2 workers"}
     assert [row["program"] for row in result.tables["programs"]] == list(study.PROGRAMS)
-    assert study.claims(result.tables, result.on_gpu) == result.claims
     assert all(claim.value is not None for claim in result.claims)
     kinds, checkpointed = (result.tables[f"memory_by_kind_{name}"] for name in (BASELINE, CHECKPOINTED))
-    assert max(row["activations"] for row in checkpointed) < max(row["activations"] for row in kinds)
     of = {name: [row[name] for row in kinds] for name in kinds[0]}
-    assert of["allocations and releases"] == sorted(of["allocations and releases"])
-    assert len(set(of["parameters"])) == 1
-    peak = of["activations"].index(max(of["activations"]))
-    assert 0 < peak < len(kinds) - 1
-    assert max(of["activations"][0], of["activations"][-1]) < 0.2 * of["activations"][peak]
+    assert max(row["activations"] for row in checkpointed) < max(of["activations"])
+    assert max(of["activations"][0], of["activations"][-1]) < 0.2 * max(of["activations"])
     assert of["gradients"][0] == of["gradients"][-1] > min(of["gradients"])  # freed by zero_grad, and made again
 
 
@@ -263,16 +214,13 @@ def test_an_unknown_model_or_a_study_without_its_baseline_is_one_line_and_writes
         raise NotMeasured("the disk is gone")
 
     monkeypatch.setattr(Measurements, "measure", gone)
-    for words, why in (
-        (["--model", "resnet18"], "unknown model"),
-        ([], "00_baseline was not measured: the disk is gone"),
-    ):
-        assert_refused(main(*words), why)
+    assert_refused(main("--model", "resnet18"), "unknown model")
+    assert_refused(main(), "00_baseline was not measured: the disk is gone")
     assert not (tmp_path / "labs" / "memory" / "study.json").exists()
 
 
 class Canned:
-    """In place of `Measurements`: the answers of `measure`, by what is measured, and what was asked for, in order."""
+    """In place of `Measurements`: answers by what is measured, and what was asked for, in order."""
 
     def __init__(self, options, **answers):
         self.options, self.answers, self.asked = options, answers, []
@@ -293,33 +241,27 @@ def test_programs_are_interleaved_compared_by_rounds_and_at_last_in_the_same_mem
         measured = {"samples_per_second": [speed + run] * 4, "step_ms": batch_size * 1e3 / speed}
         return measured | {"peak_bytes": held * batch_size * 10**6, "precision": "float32"}
 
-    lab = Canned(study_options, step=step)
-    one = Study(lab)
+    one = Study(lab := Canned(study_options, step=step))
     steps = one.steps(dict.fromkeys(study.PROGRAMS, 4), rounds=3)
     assert [asked["run"] for asked in lab.asked] == sorted(asked["run"] for asked in lab.asked)
     assert {asked["precision"] for asked in lab.asked if asked["name"] != HALF} == {"fp32"}
     rows = {row["program"]: row for row in study.programs(steps, study_options)}
     assert list(rows) == list(study.PROGRAMS[:-1])
-    assert (rows[BASELINE]["speed"], rows[BASELINE]["batch"], rows[BASELINE]["model"]) == (None, 4, SMALL["model"])
-    assert rows[CHECKPOINTED]["speed"].rounds == 3
-    assert rows[CHECKPOINTED]["speed"].ratio == pytest.approx(0.706, abs=0.01)
-    assert rows[CHECKPOINTED]["of the baseline's"] == 0.5
-    assert (rows[CHECKPOINTED]["published step ms"], rows[CHECKPOINTED]["published GB"]) == (152, 5.11)
+    assert (rows[BASELINE]["speed"], rows[BASELINE]["batch"]) == (None, 4)
+    checkpointed = rows[CHECKPOINTED]
+    assert (checkpointed["speed"].ratio, checkpointed["speed"].rounds) == (pytest.approx(0.706, abs=0.01), 3)
+    assert (checkpointed["of the baseline's"], checkpointed["published step ms"]) == (0.5, 152)
     assert one.notes == ["05_compiled_budget was not measured: no compiler"]
 
     same = {row["program"]: row for row in one.same_memory(steps)}
     assert [(row["largest batch"], row["peak MB"]) for row in same.values()] == [(16, 64), (32, 64), (16, 64)]
-    assert same[CHECKPOINTED]["images/s"] == pytest.approx(70)
-    assert same[CHECKPOINTED]["published batch"] == 896
+    assert (same[CHECKPOINTED]["images/s"], same[CHECKPOINTED]["published batch"]) == (pytest.approx(70), 896)
 
     total = study.overall(list(rows.values()), list(same.values()))
     assert [row["run"] for row in total] == list(RUNS)
-    assert total[0]["epoch s"] == pytest.approx(0.04 * 12_500)
-    assert total[0]["200 epochs, h"] == pytest.approx(500 * 200 / 3600)
+    assert (total[0]["epoch s"], total[0]["200 epochs, h"]) == pytest.approx((0.04 * 12_500, 500 * 200 / 3600))
     assert total[2]["of the base's time"] == pytest.approx(100 / 70)
     assert [round(row["published, of the base's time"], 2) for row in total] == [1, 0.75, 1.42, 0.91, 1.27]
-    missing = study.overall(list(rows.values())[:1], [])
-    assert [row["batch"] for row in missing] == [4, None, None, None, None]
 
 
 def test_the_optimizers_clock_waits_where_it_says(study_options, monkeypatch):
@@ -327,9 +269,8 @@ def test_the_optimizers_clock_waits_where_it_says(study_options, monkeypatch):
     monkeypatch.setattr(study, "synchronize", lambda device: calls.append("wait"))
     real = torch.optim.Adam.step
     monkeypatch.setattr(torch.optim.Adam, "step", lambda self: (calls.append("step"), real(self)))
-    times = study.optimizer_times(study_options, 4, run=1)
+    study.optimizer_times(replace(study_options, quick=True), 4, run=1)
     assert calls[:5] == ["step", "wait", "wait", "step", "wait"]  # after; both
-    assert {len(ms) for ms in times.values()} == {study.OPTIMIZER_STEPS[True]}
 
 
 def test_the_optimizers_times_are_compared_round_by_round(study_options):
@@ -338,7 +279,7 @@ def test_the_optimizers_times_are_compared_round_by_round(study_options):
             return "out of memory"
         return {"after": [batch_size * 3.0 * run], "both": [batch_size * 1.0 * run]}
 
-    small, large = Study(Canned(replace(study_options, quick=False), optimizer_times=optimizer_times)).optimizer()
+    small, large = Study(Canned(study_options, optimizer_times=optimizer_times)).optimizer()
     assert (small["times the smallest"], large["times the smallest"].ratio) == (None, pytest.approx(7))
     assert (large["times the smallest"].rounds, large["between the clocks"].ratio) == (3, pytest.approx(3))
     assert (small["published ms"], large["published ms"]) == (28, 560)
@@ -351,10 +292,9 @@ def test_a_seed_counts_only_where_all_variants_were_trained(study_options):
             return "killed by SIGKILL"
         return {"data": "digits", "epochs": [{"loss": float(seed), "workers": workers}] * epochs}
 
-    one = Study(Canned(replace(study_options, quick=False), curves=curves))
+    one = Study(Canned(study_options, curves=curves))
     trained = one.trained()
-    variants = ["base", "half precision", "checkpointing", "larger batch", "lower learning rate"]
-    assert list(trained) == [*variants, "2 workers", "8 workers"]
+    assert len(trained) == 5 + 2
     assert all([epochs[0]["loss"] for epochs in seeds] == [0.0, 2.0] for seeds in trained.values())
     assert [trained[name][0][0]["workers"] for name in ("base", "2 workers", "8 workers")] == [0, 2, 8]
     assert one.notes == ["the curves are of training on digits", "curves was not measured: killed by SIGKILL"]
@@ -371,13 +311,10 @@ def test_pairs_of_one_seed_are_compared_and_accuracies_stay_within_0_and_100():
     curves = {"base": base, "half precision": seeds([0.79, 0.81, 0.77]), "lower learning rate": base}
     curves |= {"larger batch": seeds([0.9, 0.9, 0.9], [2.0, 2.2, 1.8]), "8 workers": base}
     rows = {row["variant"]: row for row in study.compared(curves)}
-    assert {name: row["minus"] for name, row in rows.items()} == {
-        "half precision": "base", "larger batch": "lower learning rate", "8 workers": "base",
-    }  # fmt: skip
+    minus = [(name, row["minus"]) for name, row in rows.items()]
+    assert minus == [("half precision", "base"), ("larger batch", "lower learning rate"), ("8 workers", "base")]
     points = rows["half precision"]["test accuracy, points"]
     assert (points.mean, points.low, points.high) == pytest.approx((-1, -1, -1))
     assert rows["larger batch"]["loss, times"].ratio == pytest.approx(2)
-    assert study.compared({"base": base[:1]}) == []
     (row,) = study.curve_rows({"base": seeds([0.99, 0.6, 0.9])})
-    assert row["test accuracy %"].high == 100.0
-    assert row["test accuracy %"].mean == pytest.approx(83.0)
+    assert (row["test accuracy %"].high, row["test accuracy %"].mean) == pytest.approx((100, 83))

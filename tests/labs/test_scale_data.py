@@ -5,21 +5,21 @@ import io
 import json
 import os
 import shutil
-import sys
 import tarfile
 import traceback
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from support import ROOT, assert_refused, run_program
 from torch.utils.data import DataLoader
 
 from common.program import captured
 from labs.scale import data as jpegs
-from labs.scale import drawing, pipelines, preprocess, shards
+from labs.scale import pipelines, shards
 from labs.scale.data import Cached, Jpegs, as_float, as_uint8
 from labs.scale.model import mobilenet, width_of
 from labs.scale.pipelines import Pipeline
@@ -28,7 +28,6 @@ from walkthrough.results.errors import InputError
 
 PROGRAMS = sorted((ROOT / "labs" / "scale").glob("[0-9][0-9]_*.py"))
 PREPROCESS = ROOT / "labs" / "scale" / "preprocess.py"
-ON_CPU = [path.stem for path in PROGRAMS if path.stem not in ("06_nvjpeg", "07_dali")]
 OF_255 = 255 * 0.225  # a normalised value's unit, about
 CPU = torch.device("cpu")
 needs_spark = pytest.mark.skipif(
@@ -50,37 +49,19 @@ def data(drawn, tmp_path, monkeypatch):
     return tmp_path / "data"
 
 
-# JPEGs
-
-
-def test_a_drawn_folder_that_was_cut_off_goes_on(data, drawn, monkeypatch):
-    monkeypatch.setattr(drawing, "SIDES", (70, 130))
-    monkeypatch.setattr(drawing, "LARGE_SIDE", 200)
-    lost, kept = data / "train" / "class_001" / "000001.jpg", data / "train" / "class_002" / "000002.jpg"
-    lost.unlink()
-    kept.write_bytes(b"kept")
-    assert jpegs.drawn_folder(data, images=96, classes=4) == data == jpegs.image_folder(data)
-    assert lost.read_bytes() == (drawn / lost.relative_to(data)).read_bytes()
-    assert kept.read_bytes() == b"kept"
-
-
 def test_labels_are_the_sorted_class_folders_of_train_for_both_parts(data):
     (data / "train" / ".ipynb_checkpoints").mkdir()
     shutil.rmtree(data / "val" / "class_001")
     train, val = (Jpegs(data, part, str) for part in ("train", "val"))
-    assert (train.classes, len(train), len(val)) == ([f"class_00{label}" for label in range(4)], 96, 14)
-    assert train.classes == val.classes and train.source == "drawn JPEGs"
+    assert train.classes == val.classes == [f"class_00{label}" for label in range(4)]
     assert train[24] == (str(data / "train" / "class_001" / "000001.jpg"), 1)
     assert {label for _, label in val} == {0, 2, 3}
 
 
 def test_a_folder_without_jpegs_and_a_program_without_its_gpu_are_refused_in_one_line(drawn, tmp_path, run_here):
-    for name in ("06_nvjpeg", "07_dali"):
-        file = next(path for path in PROGRAMS if path.stem == name)
+    for file in PROGRAMS[-2:]:
         assert_refused(run_here(file, "--data", drawn, "--device", "cpu"), "needs an NVIDIA GPU")
-    for _ in range(2):
-        assert_refused(run_here(PROGRAMS[0], "--data", tmp_path, "--device", "cpu"), str(tmp_path))
-        (tmp_path / "train" / "empty").mkdir(parents=True, exist_ok=True)
+    assert_refused(run_here(PROGRAMS[0], "--data", tmp_path, "--device", "cpu"), str(tmp_path))
 
 
 def test_a_jpeg_that_cannot_be_decoded_is_named_in_one_line_also_by_a_worker(data):
@@ -98,20 +79,13 @@ def test_a_jpeg_that_cannot_be_decoded_is_named_in_one_line_also_by_a_worker(dat
 def test_a_model_has_the_published_count_of_parameters_and_its_width_by_its_name():
     with torch.device("meta"):
         assert sum(parameter.numel() for parameter in mobilenet("w32", 1000).parameters()) == 3_504_872
-    assert mobilenet("w8", 4)(torch.zeros(2, 3, 64, 64)).shape == (2, 4)
-    for name in ("w12", "resnet18", "w0", "w4096"):
-        with pytest.raises(InputError, match="unknown model"):
-            width_of(name)
-
-
-# Prepared images
+    with pytest.raises(InputError, match="unknown model"):
+        width_of("w12")
 
 
 def test_a_shard_is_a_tar_file_of_small_jpegs_and_labels_dealt_once_and_evenly(drawn, prepared_32px):
     large, folder = Jpegs(drawn, "train", as_uint8(32)), prepared_32px["shards"]
-    index = json.loads((folder / jpegs.INDEX).read_text())
-    of_train = index["parts"]["train"]
-    assert (index["size"], index["classes"], of_train["images"]) == (32, large.classes, 96)
+    of_train = json.loads((folder / jpegs.INDEX).read_text())["parts"]["train"]
     assert [shard["nsamples"] for shard in of_train["shardlist"]] == [12] * 8
     with tarfile.open(folder / "train" / "000000.tar") as tar:
         names = tar.getnames()
@@ -122,8 +96,13 @@ def test_a_shard_is_a_tar_file_of_small_jpegs_and_labels_dealt_once_and_evenly(d
         image = jpegs.pixels(io.BytesIO(tar.extractfile(names[1]).read())).astype(int)
     sharp = jpegs.pixels(large.samples[dealt[0]][0], 32).astype(int)
     assert image.shape == (32, 32, 3) and abs(image - sharp).mean() < 6
-    assert sorted(np.concatenate(shards.dealt(2000))) == list(range(2000))
-    assert len(shards.dealt(1_281_167)) == 1252 and len(shards.dealt(5)) == 5
+
+
+@given(count=st.integers(1, 20_000))
+def test_every_image_is_dealt_into_one_shard_and_none_is_empty(count):
+    of = shards.dealt(count)
+    assert sorted(np.concatenate(of)) == list(range(count)) and 0 < len(of) <= count
+    assert max(map(len, of)) <= shards.PER_SHARD
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -132,14 +111,14 @@ def test_what_was_cut_off_goes_on_and_what_is_there_is_not_made_again(data, kind
     files = [path for path in out.rglob("*.*") if path.suffix in (".jpg", ".tar", ".npy") and "labels" not in path.name]
     contents = {path: path.read_bytes() for path in files}
     (out / jpegs.INDEX).unlink()
-    lost, kept = files[0], files[1]
-    lost.unlink()
-    before = os.stat(kept).st_mtime_ns
-    for _ in range(2):
-        assert prepared(data, kind, 16) == out
-        assert {path: path.read_bytes() for path in files} == contents
-    assert kind == "cached" or os.stat(kept).st_mtime_ns == before
-    assert preprocess.kind_and_size(out) == (kind, 16) and prepared(out, kind, 999) == out  # by itself, of its own size
+    files[0].unlink()
+    before = os.stat(files[1]).st_mtime_ns
+    assert prepared(data, kind, 16) == out
+    assert {path: path.read_bytes() for path in files} == contents
+    assert kind == "cached" or os.stat(files[1]).st_mtime_ns == before
+    assert prepared(out, kind, 999) == out  # by itself, of its own size
+    with pytest.raises(InputError, match="name another folder"):
+        prepared(data, kind, 32, out=out)
     with pytest.raises(InputError, match=f"holds {kind} images, not"):
         prepared(out, KINDS[KINDS.index(kind) - 1], 16)
 
@@ -149,9 +128,8 @@ def test_corrupt_jpegs_are_named_counted_and_left_out(data, run_here, kind):
     broken = data / "train" / "class_002" / "000006.jpg"
     broken.write_bytes(b"")
     done = run_here(PREPROCESS, "--data", data, "--size", "32", "--to", kind)
-    assert done.returncode == 0, done.stderr
     assert f"corrupt JPEG, left out: {broken}: cannot identify image file" in done.stdout
-    assert "95 images of 32 px" in done.stdout and "1 corrupt JPEGs left out" in done.stdout
+    assert "95 images of 32 px" in done.stdout
     pipeline = Pipeline(data / f"{kind}-32px", kind, 32, 5, CPU)
     assert (pipeline.images, sum(len(labels) for _, labels in pipeline.training(1, 19))) == (95, 95)
     for path in sorted((data / "train" / "class_003").iterdir())[:10]:
@@ -159,21 +137,6 @@ def test_corrupt_jpegs_are_named_counted_and_left_out(data, run_here, kind):
     shutil.rmtree(data / f"{kind}-32px")
     done = run_here(PREPROCESS, "--data", data, "--size", "32", "--to", kind)
     assert_refused(done, "11 of 96 JPEGs", "more than 10")
-
-
-def test_two_jpegs_of_one_stem_are_two_images_and_another_folder_is_not_taken_for_what_is_asked(data, tmp_path):
-    folder = data / "train" / "class_001"
-    shutil.copy(folder / "000005.jpg", folder / "000001.jpeg")
-    out = prepared(data, "resized", 32, out=tmp_path / "out")
-    small, large = (Jpegs(of, "train", as_uint8(32)) for of in (out, data))
-    assert len(small) == len(large) == 97 and small.targets == large.targets
-    names = [[os.path.basename(path) for path, _ in of.samples] for of in (small, large)]
-    assert names[0] == names[1]
-    for kind, size in (("shards", 32), ("resized", 16)):
-        with pytest.raises(InputError, match=rf"out is resized of 32 px, not {kind} of {size}: name another"):
-            prepared(data, kind, size, out=out)
-    with pytest.raises(InputError, match="the JPEGs themselves"):
-        prepared(data, "resized", 32, out=data)
 
 
 @pytest.fixture
@@ -197,27 +160,13 @@ def test_parquet_files_of_the_hub_are_prepared_and_trained_on_and_broken_ones_ar
     pipeline = Pipeline(hub, "shards", 32, 8, CPU)
     assert (pipeline.images, pipeline.classes) == (96, ["0000", "0001", "0002", "0003"])
     assert sorted(label for _, label in pipeline.validation_set) == sorted(Jpegs(drawn, "val", str).targets)
-    resized = Jpegs(prepared(hub, "resized", 32), "train", as_uint8())
-    own = Jpegs(drawn, "train", as_uint8(32))
-    means = [
-        sorted((label, image.float().mean().item()) for image, label in map(of.__getitem__, range(96)))
-        for of in (resized, own)
-    ]
-    assert torch.allclose(*map(torch.tensor, means), atol=1)
+    sets = [Jpegs(of, "train", as_uint8(32)) for of in (prepared(hub, "resized", 32), drawn)]
+    means = [sorted((of[at][1], of[at][0].float().mean().item()) for at in range(96)) for of in sets]
+    assert torch.allclose(*map(torch.tensor, means), atol=1)  # each image has its label
     few = Cached(prepared(hub, "cached", 32, classes=3), "train")
     assert (len(few), few.images.shape[0], set(few.labels)) == (72, 72, {0, 1, 2})
     (hub / "data" / "train-00001-of-00002.parquet").write_bytes(b"no table")
     assert_refused(run_here(PREPROCESS, "--data", hub), "train-00001-of-00002.parquet is no Parquet file")
-    for path in hub.glob("data/validation*"):
-        path.unlink()
-    assert_refused(run_here(PREPROCESS, "--data", hub), "has train-*.parquet and no validation-*.parquet")
-
-
-def test_a_shard_that_cannot_be_written_leaves_nothing_under_its_name(data, tmp_path, monkeypatch):
-    monkeypatch.setattr(jpegs.os, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(InputError, match="No space left"):
-        prepared(data, "shards", 32)
-    assert not list((data / "shards-32px").rglob("*.tar")) + list((data / "shards-32px").rglob("*.partial"))
 
 
 @pytest.mark.spark
@@ -227,49 +176,29 @@ def test_spark_makes_the_same_shards_as_processes_and_says_in_a_line_why_not(dat
     (data / "train" / "class_001" / "000001.jpg").write_bytes(b"")
     words = ["--data", data, "--size", "32", "--engine", "spark"]
     done = run_program(PREPROCESS, *words, "--out", tmp_path / "spark", "--master", "local[1]")
-    assert done.returncode == 0, done.stderr
-    assert "class_001/000001.jpg" in done.stdout
+    assert "class_001/000001.jpg" in done.stdout, done.stderr
     prepared(data, "shards", 32, out=tmp_path / "processes")
     of_processes = sorted((tmp_path / "processes").rglob("*.*"))
     for path in of_processes:
         assert path.read_bytes() == (tmp_path / "spark" / path.relative_to(tmp_path / "processes")).read_bytes()
-    assert len([path for path in of_processes if path.suffix == ".tar"]) == 16
     refused = run_here(PREPROCESS, *words, "--out", tmp_path / "a", "--master", "locl[2]")
     assert_refused(refused, "--master locl[2]")
 
 
-def test_without_java_or_pyspark_there_is_one_line(drawn, tmp_path, run_here, monkeypatch):
-    monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    assert_refused(run_here(PREPROCESS, "--data", drawn, "--engine", "spark"), "pip install pyspark")
-    monkeypatch.setitem(sys.modules, "pyspark.sql", SimpleNamespace())
-    monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    done = run_here(PREPROCESS, "--data", drawn, "--engine", "spark")
-    assert_refused(done, "apt-get install default-jre-headless")
-
-
-# Programs
-
-
 def test_all_programs_yield_the_same_images(drawn, prepared_32px, tmp_path):
-    words = ["--data", drawn, "--batch-size", 6, "--image-size", 32, "--workers", 2, "--device", "cpu"]
+    words = ["--data", drawn, "--batch-size", 6, "--image-size", 32, "--workers", 0, "--device", "cpu"]
     means = {}
-    for name in ON_CPU:
-        file = ROOT / "labs" / "scale" / f"{name}.py"
+    for file in PROGRAMS[:-2]:  # the last two need a GPU
         loader = captured(file, [str(word) for word in [*words, "--logdir", tmp_path]]).loader
-        assert (loader.batch_size, len(loader)) == (6, 16)
         images, labels = (torch.cat(parts) for parts in zip(*loader, strict=True))
-        assert images.shape == (96, 3, 32, 32) and images.dtype == torch.float32
+        assert images.shape == (96, 3, 32, 32) and len(loader) == 16
         assert sorted(labels.tolist()) == sorted(list(range(4)) * 24) != labels.tolist()
-        means[name] = images.flatten(1).sort(0).values  # whatever their order
+        means[file.stem] = images.flatten(1).sort(0).values  # whatever their order
     for name in ("01_workers", "02_batched"):
         assert torch.allclose(means[name], means["00_decode_each"])
     for name in ("04_cached", "05_shards"):
         assert torch.allclose(means[name], means["03_resized_once"])  # compressed a second time
     assert 0 < (means["03_resized_once"] - means["00_decode_each"]).abs().mean() * OF_255 < 6
-
-
-# What train.py reads
 
 
 @pytest.mark.parametrize("name", ["jpeg", *KINDS])
@@ -284,31 +213,28 @@ def test_a_pipeline_gives_each_image_once_cropped_by_its_seed_and_epoch(drawn, p
     assert torch.equal(first[0], again[0]) and torch.equal(first[1], again[1])
     other = epoch(Pipeline(drawn, name, 32, 6, CPU, seed=4), 1)  # and not the second of the seed before
     assert first[1].tolist() != second[1].tolist() != other[1].tolist() != first[1].tolist()
-    assert first[0].shape == (96, 3, 32, 32)
-    images, labels = (torch.cat(parts) for parts in zip(*pipeline.validation(), strict=True))
-    assert len(images) == len(labels) == 19
+    images, _ = (torch.cat(parts) for parts in zip(*pipeline.validation(), strict=True))
     whole = torch.stack([as_float(32)(path) for path, _ in Jpegs(drawn, "val", str).samples])
     sums, others = (of.flatten(1).mean(1).sort().values for of in (images, whole))
     assert torch.allclose(sums, others, atol=0.1)  # not cropped
     assert pipelines.pipeline_of(prepared_32px.get(name, drawn), None) == name
 
 
-def test_processes_share_the_images_and_begin_shards_again_where_others_have_more(drawn, prepared_32px, monkeypatch):
-    def labels(name, part, **settings):
+def test_processes_share_the_shards_and_begin_them_again_where_others_have_more(drawn, prepared_32px, monkeypatch):
+    def labels(part):
         found = []
         for rank in range(2):
             monkeypatch.setenv("RANK", str(rank))
             monkeypatch.setenv("WORLD_SIZE", "2")
-            pipeline = Pipeline(drawn, name, 32, 4, CPU, rank=rank, processes=2, **settings)
+            pipeline = Pipeline(drawn, "shards", 32, 4, CPU, rank=rank, processes=2)
             batches = pipeline.validation() if part == "val" else pipeline.training(1, 12)
             found.append([label for _, batch in batches for label in batch.tolist()])
         return found
 
-    for name in ("cached", "shards"):
-        one, other = labels(name, "train")
-        assert len(one) == len(other) == 48 and sorted(one + other) == sorted(list(range(4)) * 24)
-        one, other = labels(name, "val")
-        assert len(one + other) == 19 and min(len(one), len(other)) > 0
+    one, other = labels("train")
+    assert len(one) == len(other) == 48 and sorted(one + other) == sorted(list(range(4)) * 24)
+    one, other = labels("val")
+    assert len(one + other) == 19 and min(len(one), len(other)) > 0
     monkeypatch.setenv("WORLD_SIZE", "3")
     monkeypatch.setenv("RANK", "2")  # has two shards of eight
     pipeline = Pipeline(drawn, "shards", 32, 4, CPU, rank=2, processes=3)
@@ -329,9 +255,6 @@ def test_a_random_crop_is_a_part_of_the_image_at_times_mirrored(monkeypatch):
     assert torch.allclose((parts[:, :, -1] - parts[:, :, 0]).abs(), torch.full((200, 8), 7.0), atol=1e-3)
     left = parts.amin((1, 2))
     assert 0 <= left.min() < 1 and 6.9 < left.max() <= 8.001
-
-
-# Decoding on a GPU
 
 
 @pytest.mark.parametrize("name", ["nvjpeg", "dali"])

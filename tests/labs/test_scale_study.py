@@ -1,25 +1,21 @@
-"""labs/scale's study: its tables and claims by known answers, the study on measurements that are made up, and what
-measures."""
+"""labs/scale's study: its tables by known answers, the study on measurements that are made up, and what measures."""
 
-import itertools
-import re
 import socket
 import sys
-from types import SimpleNamespace
+from itertools import count, product
 
 import pytest
 import torch
 import torch.distributed as dist
-from support import ROOT
 from support.labs import lab_options
 
 from labs.scale import study, train
 from labs.scale.study import EACH, LAST, NEVER, PROGRAMS, SHARDS
 from labs.shared.training import TABLE
-from walkthrough.compare.study import Measurements, NotMeasured, read
+from walkthrough.compare.study import Measurements, read
 from walkthrough.results.errors import InputError
 
-PAGE = (ROOT / "docs" / "labs" / "scale.md").read_text(encoding="utf-8")
+pytestmark = pytest.mark.xdist_group("scale data")  # images are drawn and prepared once
 
 
 @pytest.fixture
@@ -27,45 +23,31 @@ def options(drawn, tmp_path):
     return lab_options(tmp_path, data=drawn, image_size=32, precision="auto", seed=5)
 
 
-# Tables
-
-
-def piped(*consumed, **speeds):
-    """Rounds of `pipelines`, one for each number: what the model consumes, and images/s by "p" and number, else 10."""
-    return {
-        number: {
-            "consumed": model,
-            "pipelines": {
-                name: {
-                    "delivered": (speed := speeds.get(f"p{name[:2]}", (10.0,) * len(consumed))[number]),
-                    "per_cpu_second": speed / 10,
-                    "bytes": 1_500_000 * (1 + int(name[:2])),
-                }
-                for name in PROGRAMS
-            },
-        }
-        for number, model in enumerate(consumed)
+def piped(**speeds):
+    """A round of `pipelines`: the model consumes 100 images/s; images/s of each by "p" and number, else 10."""
+    delivered = {name: speeds.get(f"p{name[:2]}", 10.0) for name in PROGRAMS}
+    of = {
+        name: {"delivered": speed, "per_cpu_second": speed / 10, "bytes": 1_500_000 * (1 + int(name[:2]))}
+        for name, speed in delivered.items()
     }
+    return {"consumed": 100.0, "pipelines": of}
 
 
 def test_a_pipeline_is_compared_in_pairs_with_decoding_each_and_with_the_one_before():
-    rounds = piped(100.0, 50.0, p01=(20.0, 30.0), p02=(40.0, 60.0))
-    rounds = {run: {**row, "pipelines": dict(reversed(row["pipelines"].items()))} for run, row in rounds.items()}
-    for number in (0, 1):
-        rounds[number]["pipelines"]["03_resized_once"] = {"error": "no space"}
-        rounds[number]["pipelines"]["06_nvjpeg"] = {"delivered": 80.0, "per_cpu_second": None, "bytes": 1}
-    rounds[0]["pipelines"]["07_dali"] = {"error": "no GPU"}
+    rounds = {0: piped(p01=20.0, p02=40.0), 1: piped(p01=30.0, p02=60.0)}
+    for answer in rounds.values():
+        answer["pipelines"]["03_resized_once"] = {"error": "no space"}
+        answer["pipelines"]["06_nvjpeg"] = {"delivered": 80.0, "per_cpu_second": None, "bytes": 1}
     rows = {row["pipeline"]: row for row in study.pipeline_rows(rounds)}
     assert list(rows) == [name for name in (*PROGRAMS, "06_nvjpeg") if name != "03_resized_once"]
-    first, workers, batched, cached, shards, last = rows.values()
-    assert (cached["times the one before"], shards["times the one before"]) == (None, None)  # of 03, which failed
-    assert last["times the one before"].ratio == pytest.approx((80 / 40 * 80 / 60) ** 0.5)  # of 02
+    first, workers, batched, cached, _, last = rows.values()
     assert (first["times decoding each"], first["times the one before"]) == (None, None)
-    assert first["times what the model consumes"].ratio == pytest.approx((0.1 * 0.2) ** 0.5)
+    assert cached["times the one before"] is None  # of 03, which failed
+    assert last["times the one before"].ratio == pytest.approx((80 / 40 * 80 / 60) ** 0.5)  # of 02
+    assert first["times what the model consumes"].ratio == pytest.approx(0.1)
     assert (workers["images/s"], workers["images/s of one core"], workers["MB on disk"]) == (25, 2.5, 3)
     assert workers["times decoding each"].ratio == pytest.approx(6**0.5)
-    assert (batched["times the one before"].ratio, batched["times the one before"].low) == pytest.approx((2, 2))
-    assert last["images/s of one core"] is None
+    assert batched["times the one before"].ratio == pytest.approx(2)
 
 
 def epochs_of(seconds, *top1):
@@ -85,12 +67,8 @@ TRAININGS = {
 
 
 def test_seconds_are_of_the_median_epoch_after_the_first_and_accuracies_of_the_last():
-    rows = study.training_rows(TRAININGS, 1000)
-    slow, jpeg, shards, two = rows
-    assert [row["trained from"] for row in rows] == [
-        "jpeg, 224 px, 2 workers", "jpeg, 64 px, 2 workers", "shards, 64 px, 2 workers",
-        "shards, 64 px, 1 worker, 2 processes",
-    ]  # fmt: skip
+    slow, jpeg, shards, two = rows = study.training_rows(TRAININGS, 1000)
+    assert two["trained from"] == "shards, 64 px, 1 worker, 2 processes"
     assert [row["s of an epoch"].mean for row in rows] == [160, 15, 5, 4]
     assert (slow["times the first"], slow["top-1 %"], slow["top-1, points over jpeg"]) == (None, None, None)
     assert (jpeg["times the first"].ratio, shards["times the first"].ratio) == pytest.approx((128**0.5, 32))
@@ -100,35 +78,31 @@ def test_seconds_are_of_the_median_epoch_after_the_first_and_accuracies_of_the_l
     assert shards["h of ImageNet"] == pytest.approx(5 * study.IMAGENET / 1000 / 3600)
 
 
-def of_processes(count, *speeds):
+def of_processes(processes, *speeds):
     """What `study.together` returns, its windows of 100 images."""
     step_ms = {LAST: [1e5 / speed for speed in speeds], NEVER: [1e5 / speed - 5 for speed in speeds]}
-    return {"processes": count, "step_ms": step_ms, "images_per_second": {LAST: list(speeds)}}
+    return {"processes": processes, "step_ms": step_ms, "images_per_second": {LAST: list(speeds)}}
 
 
-def scaled_rounds(strong=(160.0,) * 3, weak=(200.0,) * 3):
-    first = of_processes(1, 100.0, 90.0, 800.0)
-    return [
-        {"strong": [first, of_processes(2, fast)], "weak": [first, of_processes(2, slow)]}
-        for fast, slow in zip(strong, weak, strict=True)
-    ]
+def scaled_rounds(*strong):
+    """A round of `scaled` for each speed of two processes in strong scaling."""
+    one = of_processes(1, 100.0, 90.0, 800.0)
+    return [{"strong": [one, of_processes(2, of)], "weak": [one, of_processes(2, 200.0)]} for of in strong]
 
 
 def test_efficiency_is_throughput_over_that_of_as_many_single_processes():
-    rows = study.scaling_rows(scaled_rounds(), cores=1)
-    assert [(row["scaling"], row["processes"]) for row in rows] == [
-        ("strong", 1), ("strong", 2), ("weak", 1), ("weak", 2),
-    ]  # fmt: skip
+    rows = study.scaling_rows(scaled_rounds(160.0, 160.0), cores=1)
+    assert [(row["scaling"], row["processes"]) for row in rows] == [*product(("strong", "weak"), (1, 2))]
     assert [row["images/s"] for row in rows] == [100, 160, 100, 200]
     assert [row["ms of a step"] for row in rows] == [1000, 625, 1000, 500]
     assert {rows[0][name] for name in ("times one process", "efficiency", "exposed ms")} == {None}
     assert [row["exposed ms"].mean for row in rows[1::2]] == [5, 5]
     assert [row["times one process"].ratio for row in rows[1::2]] == pytest.approx([1.6, 2])
     assert [row["more processes than cores"] for row in rows] == [False, True, False, True]
-    wide = study.scaling_rows(scaled_rounds((80.0, 160.0, 320.0)), cores=None)[1]
-    assert wide["efficiency"].ratio == pytest.approx(0.8) and not wide["more processes than cores"]
-    ends = [(wide[name].low, wide[name].high) for name in ("efficiency", "times one process")]
-    assert ends[0] == pytest.approx([end / 2 for end in ends[1]]) and ends[0][0] < 0.8 < ends[0][1]
+    wide = study.scaling_rows(scaled_rounds(80.0, 160.0, 320.0), cores=None)[1]
+    efficiency, faster = wide["efficiency"], wide["times one process"]
+    assert efficiency.ratio == pytest.approx(0.8) and not wide["more processes than cores"]
+    assert (efficiency.low, efficiency.high) == pytest.approx((faster.low / 2, faster.high / 2))
 
 
 def accumulated():
@@ -171,80 +145,35 @@ def test_of_a_sweep_the_best_trials_are_shown_and_the_loss_of_each_configuration
     best, other = study.sweep_rows(SWEEP)
     assert (best["trial"], best["top-1 %"], best["top-5 %"], best["held-out loss"]) == (2, 50, 90, 2)
     assert other["trial"] == 0 and best["batch size"] == 16
-    assert [tuple(row.values()) for row in study.loss_rows(SWEEP)] == [
-        ("w16, batch 16", 1, "pruned"), ("w16, batch 16", None, "failed"),
-        ("w8, batch 16", 2, "complete"), ("w8, batch 16", 2, "complete"),
-    ]  # fmt: skip
-
-
-# The study on measurements that are made up
+    wide, narrow = "w16, batch 16", "w8, batch 16"
+    expected = [(wide, 1, "pruned"), (wide, None, "failed"), (narrow, 2, "complete"), (narrow, 2, "complete")]
+    assert [tuple(row.values()) for row in study.loss_rows(SWEEP)] == expected
 
 
 ANSWERS = {
     "offline": {"seconds": 2.0, "images": 115, "bytes": 1000},
-    "pipelines": piped(100.0)[0],
+    "pipelines": piped(),
     "trained": epochs_of(5.0, 0.2, 0.4),
-    "scaled": scaled_rounds()[0],
+    "scaled": scaled_rounds(160.0)[0],
     "accumulation": accumulated()[0],
     "swept": SWEEP,
 }
 
 
-@pytest.fixture
-def studied(drawn, tmp_path, monkeypatch, capsys):
-    """studied(*words, NAME=function): the study with these answers; a text says why there is none."""
-
-    def run(*words, **changes):
-        calls = []
-
-        def measure(self, what, **settings):
-            calls.append((what, settings))
-            answer = changes[what](**settings) if what in changes else None
-            if isinstance(answer, str):
-                raise NotMeasured(answer)
-            return answer or ANSWERS[what]
-
-        monkeypatch.setattr(Measurements, "measure", measure)
-        monkeypatch.setattr(study, "usable_cores", lambda: 2)
-        own = ["study.py", "--device", "cpu", "--data", str(drawn), "--logdir", str(tmp_path), *words]
-        monkeypatch.setattr(sys, "argv", own)
-        study.main()
-        result = read(tmp_path / "labs" / "scale" / "study.json")
-        return SimpleNamespace(result=result, calls=calls, out=capsys.readouterr().out)
-
-    return run
-
-
-def test_a_whole_study_fills_every_table_and_figure_of_its_page(studied):
-    done = studied()
-    of_page = set(re.findall(r"begin (?:table|figure) labs/scale (\w+)", PAGE)) - {"claims", "notes"}
-    assert of_page <= set(done.result.tables) and all(done.result.tables.values())
-    assert "96 training and 19 validation images of 4 classes, drawn JPEGs" in done.result.notes[0]
-    assert not [note for note in done.result.notes if "was not measured" in note]
-    trained = [
-        (settings["pipeline"], settings["size"], settings["seed"]) for what, settings in done.calls if what == "trained"
-    ]
+def test_a_whole_study_fills_every_table(drawn, tmp_path, monkeypatch):
+    calls = []
+    monkeypatch.setattr(Measurements, "measure", lambda self, what, **of: calls.append((what, of)) or ANSWERS[what])
+    monkeypatch.setattr(study, "usable_cores", lambda: 2)
+    own = ["study.py", "--device", "cpu", "--data", str(drawn), "--logdir", str(tmp_path)]
+    monkeypatch.setattr(sys, "argv", own)
+    study.main()
+    result = read(tmp_path / "labs" / "scale" / "study.json")
+    assert all(result.tables.values())
+    assert "96 training and 19 validation images of 4 classes, drawn JPEGs" in result.notes[0]
+    trained = [(of["pipeline"], of["size"], of["seed"]) for what, of in calls if what == "trained"]
     assert trained[:3] == [("jpeg", 224, 0), ("jpeg", 64, 0), ("jpeg", 64, 0)] and len(trained) == 21  # seed after seed
-    sizes = [(settings["size"], settings["run"]) for what, settings in done.calls if what == "pipelines"]
+    sizes = [(of["size"], of["run"]) for what, of in calls if what == "pipelines"]
     assert sizes == [(64, 1), (224, 1), (64, 2), (224, 2), (64, 3), (224, 3), (64, 4), (64, 5)]
-
-
-def test_what_fails_is_a_note(studied):
-    done = studied(
-        "--quick",
-        offline=lambda engine, **_: "Spark needs Java" if engine == "spark" else None,
-        trained=lambda pipeline, **_: "out of memory" if pipeline == "cached" else None,
-    )
-    assert [row["by"] for row in done.result.tables["offline"]] == ["processes"]
-    trained = [row["trained from"].partition(",")[0] for row in done.result.tables["trainings"]]
-    assert trained == ["jpeg", "jpeg", "resized", "shards", "shards"]
-    notes = ["offline was not measured: Spark needs Java", "trained was not measured: out of memory"]
-    assert [note for note in done.result.notes if "was not measured" in note] == notes
-    with pytest.raises(InputError, match=r"no pipeline could be measured: .*: out of memory"):
-        studied("--quick", pipelines=lambda **_: "out of memory")
-
-
-# What is measured
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
@@ -268,7 +197,7 @@ class Loader(list):
 
 
 def test_images_per_second_are_those_after_the_workers_queue_and_of_one_core_in_cpu_time(monkeypatch):
-    clocks = {"perf_counter": itertools.count(100, 2), "process_time": itertools.count(50, 3)}
+    clocks = {"perf_counter": count(100, 2), "process_time": count(50, 3)}
     for name, ticks in clocks.items():
         monkeypatch.setattr(study.time, name, lambda ticks=ticks: next(ticks))
     asked, loader = [], Loader([(torch.zeros(10, 3), torch.zeros(10))] * 4)
@@ -278,13 +207,10 @@ def test_images_per_second_are_those_after_the_workers_queue_and_of_one_core_in_
 
 
 def test_strong_scaling_shares_the_batch_and_weak_gives_each_one(options, monkeypatch):
-    calls = []
-    monkeypatch.setattr(study, "together", lambda *more, **exchanges: calls.append((more[1:], exchanges)) or len(calls))
-    assert study.scaled(options, 4, run=0) == {"strong": [1, 2, 3], "weak": [1, 4, 5]}
-    assert [words for words, _ in calls] == [(1, 8), (2, 4), (4, 2), (2, 8), (4, 8)]
-    assert [more["exchanges"] for _, more in calls[:2]] == [(LAST,), (LAST, NEVER)]
-    calls.clear()
-    assert study.scaled(options, 4, run=4) == {"strong": [2, 3, 4], "weak": [2, 5, 1]}  # the order turns
+    monkeypatch.setattr(study, "together", lambda _, processes, images, exchanges: (processes, images, len(exchanges)))
+    for run in (0, 4):  # the order turns
+        scaled = study.scaled(options, 4, run)
+        assert scaled == {"strong": [(1, 8, 1), (2, 4, 2), (4, 2, 2)], "weak": [(1, 8, 1), (2, 8, 2), (4, 8, 2)]}
 
 
 def test_steps_are_timed_with_and_without_an_exchange_by_processes_that_train_together(options, monkeypatch):
@@ -305,10 +231,6 @@ def test_steps_are_timed_with_and_without_an_exchange_by_processes_that_train_to
     assert found["processes"] == 2 and not dist.is_initialized()
     assert {exchange: len(windows) for exchange, windows in found["step_ms"].items()} == {"last pass": 2, "never": 2}
     assert found["images_per_second"]["never"] == [pytest.approx(8000 / ms) for ms in found["step_ms"]["never"]]
-    for answered in ("killed by SIGKILL", {"error": "killed by SIGKILL"}):
-        monkeypatch.setattr(study.isolated, "answer", lambda *_, answered=answered: answered)
-        with pytest.raises(InputError, match="killed by SIGKILL"):
-            study.together(options, 2, 2)
 
 
 def test_a_training_is_that_of_the_program(options, monkeypatch):
@@ -327,5 +249,4 @@ def test_a_training_is_that_of_the_program(options, monkeypatch):
     monkeypatch.setattr(study, "run_program", run)
     for processes in (1, 2, 2):  # always from the beginning
         assert study.trained(options, "shards", 24, 1, processes, 3, 7) == [{"epoch": 1, "top1_accuracy": 0.25}]
-    assert commands[0][0] == sys.executable and "torch.distributed.run" not in commands[0]
-    assert commands[2][:6] == [*study.TORCHRUN, "2"]
+    assert "torch.distributed.run" not in commands[0] and commands[2][:6] == [*study.TORCHRUN, "2"]

@@ -1,10 +1,7 @@
 """labs/scale: a sweep whose processes share a study, by objectives with known answers, and a small one as a whole."""
 
 import json
-import multiprocessing
-import os
 import shutil
-import signal
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 
@@ -20,7 +17,10 @@ from labs.scale.preprocess import prepared
 from labs.scale.sweep import Settings, Subset, opened
 from walkthrough.results.errors import InputError
 
-pytestmark = pytest.mark.skipif(find_spec("optuna") is None, reason="optuna is not installed: pip install optuna")
+pytestmark = [
+    pytest.mark.xdist_group("scale data"),  # images are drawn once
+    pytest.mark.skipif(find_spec("optuna") is None, reason="optuna is not installed: pip install optuna"),
+]
 SETTINGS = Settings("mine", classes=2, image_size=16, epochs=3, seed=0, metric="top1_accuracy")
 PARAMETERS = {"lr": 0.02, "weight_decay": 1e-4, "batch_size": 16, "label_smoothing": 0.1, "width": 8}
 
@@ -49,44 +49,18 @@ class Coloured:
         return self.array[which]
 
 
-def state_of(trial):
-    return trial.state.name.lower()
-
-
 def states(study):
-    return [state_of(trial) for trial in study.get_trials(deepcopy=False)]
+    return [trial.state.name.lower() for trial in study.get_trials(deepcopy=False)]
 
 
-# Sharing a study
-
-
-def work_and_die(folder):
-    """What a process of a sweep does, but it is killed in its second trial."""
-
-    def objective(trial):
-        sweep.suggested(trial, "cpu")
-        if trial.number >= 1:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return 0.5
-
-    os.environ["JOB_INDEX"] = "1"
-    opened(folder, SETTINGS).optimize(objective, n_trials=3)
-
-
-def test_processes_share_a_study_and_a_killed_one_loses_only_its_own_trial(tmp_path, study):
-    dies = multiprocessing.get_context("fork").Process(target=work_and_die, args=(tmp_path,))
-    dies.start()
-    dies.join(timeout=120)
-    assert dies.exitcode == -signal.SIGKILL and states(study) == ["complete", "running"]
+def test_processes_share_a_study_try_no_parameters_twice_and_propose_by_the_seed(tmp_path):
     tried = []
-    for folder in (tmp_path, tmp_path / "a", tmp_path / "b"):
-        again = opened(folder, SETTINGS)
-        again.optimize(lambda trial: sweep.suggested(trial, "cpu")["label_smoothing"], n_trials=3)
-        tried.append([trial.params for trial in again.trials])
-    assert states(study) == ["complete", "running", "complete", "complete", "complete"]
-    assert len({params["lr"] for params in tried[0]}) == 5  # no parameters tried twice
-    assert set(tried[0][0]) == set(PARAMETERS)
-    assert tried[1] == tried[2]  # by the seed
+    for folder in (tmp_path, tmp_path, tmp_path / "a", tmp_path / "b"):
+        shared = opened(folder, SETTINGS)
+        shared.optimize(lambda trial: sweep.suggested(trial, "cpu")["label_smoothing"], n_trials=2)
+        tried.append([trial.params for trial in shared.trials])
+    assert len({params["lr"] for params in tried[1]}) == 4 and tried[1][:2] == tried[0]
+    assert tried[2] == tried[3]
 
 
 def test_what_is_shared_has_to_be_the_same_and_whole(tmp_path, study):
@@ -96,9 +70,6 @@ def test_what_is_shared_has_to_be_the_same_and_whole(tmp_path, study):
         journal.write("half a line\nand another\n")
     with pytest.raises(InputError, match=r"journal\.log is damaged"):
         opened(tmp_path, SETTINGS)
-
-
-# How trials end
 
 
 def test_bad_trials_are_pruned_and_counted_and_a_defect_ends_the_process(tmp_path, study, options, monkeypatch):
@@ -127,16 +98,12 @@ def test_bad_trials_are_pruned_and_counted_and_a_defect_ends_the_process(tmp_pat
     assert study.trials[7].user_attrs["reason"] == "CUDA out of memory"
 
 
-# What a trial trains
-
-
 def test_some_classes_are_read_from_the_file_batch_by_batch_and_a_fifth_of_each_is_held_out(drawn, monkeypatch):
     monkeypatch.setattr(jpegs, "usable_cores", lambda: 1)
     data = Subset(jpegs.Cached(prepared(drawn, "cached", 16), "train"), 2)
     assert isinstance(data.data.images, np.memmap)
-    assert [int((data.labels[data.held_out] == label).sum()) for label in (0, 1)] == [5, 5]
+    assert data.labels[data.held_out].tolist() == [0] * 5 + [1] * 5
     assert len(data.train) == 48 - 10 and not set(data.train) & set(data.held_out)
-    assert set(data.labels[data.train].tolist()) == {0, 1}
     images, labels = data.batch(data.train[[3, 20]], torch.device("cpu"))
     assert np.array_equal(images.numpy(), np.asarray(data.data.images)[data.train[[3, 20]]])
     assert labels.tolist() == [0, 1]
@@ -144,21 +111,17 @@ def test_some_classes_are_read_from_the_file_batch_by_batch_and_a_fifth_of_each_
 
 def test_a_trial_learns_on_its_part_alone_and_the_same_seed_gives_the_same_numbers(options):
     data = Subset(Coloured(), 2)
-    settings = replace(SETTINGS, image_size=32)
+    settings = replace(SETTINGS, image_size=32, epochs=2)
     rows = list(sweep.trained(options, data, settings, PARAMETERS))
-    assert [row["epoch"] for row in rows] == [1, 2, 3]
-    assert rows[-1]["loss"] < 0.8 * rows[0]["loss"]  # held-out images need more steps: batch norm's statistics lag
+    assert rows[-1]["loss"] < 0.9 * rows[0]["loss"]  # held-out images need more steps: batch norm's statistics lag
     assert rows[-1]["top5_accuracy"] == 1
     assert next(sweep.trained(options, Subset(Coloured(), 2), settings, PARAMETERS)) == rows[0]
     for name, other in (("label_smoothing", 0.0), ("weight_decay", 0.5)):
         assert next(sweep.trained(options, Subset(Coloured(), 2), settings, {**PARAMETERS, name: other})) != rows[0]
     read, held_out = data.data.read, set(data.held_out)
     assert max(map(len, read)) <= 32  # and never all of them
-    assert sum(len(which) for which in read if set(which) <= held_out) == 3 * 32
+    assert sum(len(which) for which in read if set(which) <= held_out) == 2 * 32
     assert all(set(which) <= held_out or not set(which) & held_out for which in read)
-
-
-# As a whole
 
 
 def test_the_sweep_goes_on_and_writes_its_file(tmp_path, drawn, monkeypatch, capsys):
@@ -173,12 +136,8 @@ def test_the_sweep_goes_on_and_writes_its_file(tmp_path, drawn, monkeypatch, cap
 
     told, result = call("--trials", 2, "--epochs", 1)
     assert "57 images of 3 classes of drawn JPEGs, 15 held out" in told
-    [made] = (tmp_path / "data").glob("*px*")  # of three classes, and nothing of the way there
-    assert made.name == "cached-16px-3-classes" and not list(made.rglob("*.jpg"))
-    assert sum(result["counts"].values()) == 2 == len(result["trials"])
+    assert [path.name for path in (tmp_path / "data").glob("*px*")] == ["cached-16px-3-classes"]
     assert result["settings"]["metric"] == "top1_accuracy"  # top-5 of so few classes says little
     assert result["best"]["epochs"][-1]["top1_accuracy"] == result["best"]["value"]
     told, result = call("--trials", 1, "--epochs", 1)
     assert "of which 2 are there" in told and len(result["trials"]) == 2
-    with pytest.raises(InputError, match="a sweep with epochs 1, not 2"):
-        call("--epochs", 2)

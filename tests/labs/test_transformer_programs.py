@@ -1,5 +1,6 @@
 """labs/transformer: its programs as lessons, that none of them changes what is learned, and the models they train."""
 
+import json
 import random
 import shutil
 import sys
@@ -19,10 +20,10 @@ pytest.importorskip("transformers", reason="labs/transformer/requirements.txt is
 
 import transformers
 
-from labs.transformer import data, model
+from labs.transformer import data
 from labs.transformer.batches import Packing
 from labs.transformer.data import Example, Texts, tokenizer_for
-from labs.transformer.model import DEFAULTS, SIZES, Size, block_diagonal, classifier, packed_logits
+from labs.transformer.model import DEFAULTS, SIZES, Size, classifier, packed_logits
 from labs.transformer.train import PROGRAMS, program_for
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable.*")  # of transformers
@@ -113,36 +114,19 @@ def test_in_16_bits_the_loss_is_that_of_float32_but_for_rounding(precision, prog
     torch.testing.assert_close(own_gradients[name] / scale, gradients[name], rtol=0.05, atol=0.02)
 
 
-# Packing
-
-
-@pytest.fixture
-def net(monkeypatch):
-    monkeypatch.setitem(SIZES, "tiny", Size(layers=1, width=32, heads=2, hidden=64, max_tokens=48, vocabulary=100))
-    torch.manual_seed(1)
-    of = without_dropout(classifier("tiny", tokenizer_of(), CLASSES, "sdpa")).eval()
-    for name, weight in of.named_parameters():
-        if name.endswith("lin.weight"):
-            nn.init.normal_(weight, std=0.2)  # attention that tells tokens apart, as a trained one does
-    return of
-
-
 def tokenizer_of():
     return tokenizer_for("tiny", (Example("ab ac", 0),))
 
 
-def test_packed_texts_do_not_see_each_other_by_a_block_diagonal_mask(net, monkeypatch):
+def test_packed_texts_do_not_see_each_other(monkeypatch):
     """Another token in one text changes that text's logits alone, bit by bit."""
-    items = [([1, *range(10, 10 + length)], 0) for length in (20, 9, 7, 3, 30)]
-    ids, positions, starts = Packing(0)(items)[1:]
+    monkeypatch.setitem(SIZES, "tiny", Size(layers=1, width=32, heads=2, hidden=64, max_tokens=48, vocabulary=100))
+    net = classifier("tiny", tokenizer_of(), CLASSES, "sdpa").eval()
+    ids, positions, starts = Packing(0)([([1, *range(10, 10 + length)], 0) for length in (20, 9, 7, 3, 30)])[1:]
     changed = ids.clone()
     changed[0, 1] = 99
     before, after = packed_logits(net, ids, positions, starts), packed_logits(net, changed, positions, starts)
     assert [torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [False, *[True] * 4]
-    mask = block_diagonal(torch.tensor([[0, 1, 2, 0, 1, 0, 0]]))  # what fills up sees itself
-    assert torch.equal(mask[0, 0], torch.block_diag(*(torch.ones(size, size) for size in (3, 2, 1, 1))).bool())
-    monkeypatch.setattr(model, "block_diagonal", lambda *_: None)  # without it they see each other
-    assert not torch.allclose(packed_logits(net, ids, positions, starts)[1:], before[1:], atol=1e-3)
 
 
 def test_the_compiled_program_learns_as_the_baseline_with_one_graph_for_all_sizes(
@@ -159,14 +143,10 @@ def test_the_compiled_program_learns_as_the_baseline_with_one_graph_for_all_size
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
-# The model
-
-
 def test_base_has_the_parameters_of_distilbert_base_uncased_and_the_default_batch_fits_a_t4(program):
     with torch.device("meta"):
         of = classifier("base", tokenizer_of(), ("a", "b"))
     assert sum(weight.numel() for weight in of.parameters()) == 66_955_010  # by its model card: 67 M, with two classes
-    assert {layer.attention.dropout.p for layer in of.distilbert.transformer.layer} == {0.0} and of.dropout.p > 0
     words = ["--model", "base", "--batch-size", str(DEFAULTS.cuda.batch_size), "--precision", "fp16"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(SIZES, "tiny", SIZES["base"])
@@ -194,9 +174,7 @@ def test_another_architecture_is_loaded_as_what_it_is_with_all_its_weights(bert,
     saved = transformers.AutoModel.from_pretrained(bert)
     assert torch.equal(of.base_model.embeddings.word_embeddings.weight, saved.embeddings.word_embeddings.weight)
     assert of.config.id2label == dict(enumerate(CLASSES)) and of.classifier.out_features == 3 and of.training
-    assert of.config.attention_probs_dropout_prob == 0
     assert program_for(bert) == "08_uniform_length" and program_for("tiny") == "09_packing"
-    assert program("08_uniform_length", "--model", bert).variables["model"].config.model_type == "bert"
     of = program("09_packing", "--model", bert)
     with pytest.raises(InputError, match="packing is for DistilBERT alone; for a bert sort texts by length"):
         of.train_step(*next(iter(of.loader)))
@@ -206,13 +184,8 @@ def test_a_model_that_cannot_be_loaded_is_refused_in_one_line(bert, monkeypatch,
     mixed = tmp_path / "mixed"  # weights of another architecture, instead of random ones
     shutil.copytree(bert, mixed)
     transformers.DistilBertConfig(vocab_size=60, dim=16, n_layers=1, n_heads=2, hidden_dim=32).save_pretrained(mixed)
-    with pytest.raises(InputError, match=r"\d+ weights of a distilbert are missing, such as distilbert\.") as error:
+    with pytest.raises(InputError, match=r"\d+ weights of a distilbert are missing, such as distilbert\."):
         classifier(str(mixed), tokenizer_for(bert, ()), CLASSES)
-    assert "\n" not in str(error.value)
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for name in ("bert-huge", str(tmp_path)):
-        with pytest.raises(InputError, match=rf"--model {name}: AutoTokenizer could not load it.*use tiny"):
-            tokenizer_for(name, ())
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(InputError, match=r"pip install -r labs/transformer/requirements\.txt"):
         classifier("tiny", None, ("a", "b"))
@@ -223,8 +196,8 @@ def test_a_program_runs_and_leaves_its_result(run_here, program, tmp_path, monke
     words = ("--quick", "--device", "cpu", "--logdir", tmp_path, "--workers", 0, "--batch-size")
     done = run_here(path, *words, 8)
     assert done.returncode == 0
-    assert "tokens/s" in done.stdout
-    assert (tmp_path / "09_packing" / "result.json").exists()
+    result = json.loads((tmp_path / "09_packing" / "result.json").read_text())
+    assert (result["data"], result["image_size"]) == ("made up", 0) and result["tokens_per_second"]["median"] > 0
     assert_refused(run_here(path, *words, 4096), "--batch-size 4096 is larger than the data (84 texts)")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert_refused(run_here(path, *words, 8, "--model", "no-such/model"), "--model no-such/model: AutoTokenizer")

@@ -19,7 +19,7 @@ pytest.importorskip("transformers", reason="transformers is not installed: pip i
 
 import transformers
 
-from labs.shared.training import Training, epochs_in
+from labs.shared.training import epochs_in
 from labs.transformer import model, predict, study, train, with_trainer
 from labs.transformer.data import Example, tokenizer_for
 from labs.transformer.model import Size
@@ -29,8 +29,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable.
 
 LAB = ROOT / "labs" / "transformer"
 WORDS = {"red": "apple cherry rose brick blood".split(), "blue": "sky sea ink jeans whale".split()}
-SHORT = Plan(warmup_steps=0, warmup_seconds=0, windows=2, window_steps=1, window_seconds=0)
-PAGE = (ROOT / "docs" / "labs" / "transformer.md").read_text()
 NAMES = tuple(train.PROGRAMS)
 
 
@@ -52,28 +50,19 @@ def run(data, tmp_path, monkeypatch, run_here):
     monkeypatch.setitem(model.SIZES, "nano", Size(layers=1, width=16, heads=2, hidden=32, max_tokens=12))
 
     def started(*words, logdir=tmp_path / "train"):
-        base = ["--device", "cpu", "--model", "nano", "--batch-size", "8", "--workers", "0", "--data", data]
-        done = run_here(LAB / "train.py", *base, "--logdir", logdir, *words)
+        base = ["--device", "cpu", "--precision", "fp32", "--model", "nano", "--batch-size", "8", "--workers", "0"]
+        done = run_here(LAB / "train.py", *base, "--data", data, "--logdir", logdir, *words)
         done.folder = logdir
         return done
 
     return started
 
 
-def assert_train_refused(done, *words):
-    """As `assert_refused`, but for the choice of a precision, which is told on stderr too."""
-    lines = done.stderr.splitlines(keepends=True)
-    done.stderr = "".join(line for line in lines if not line.startswith("precision: "))
-    assert_refused(done, *words)
-
-
 def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, run_here):
     done = run("--epochs", "6", "--lr", "0.03")
     assert done.returncode == 0
     table = epochs_in(done.folder)
-    assert [row["epoch"] for row in table] == [1, 2, 3, 4, 5, 6]
     assert table[-1]["loss"] < 0.5 * table[0]["loss"]
-    assert 0 <= table[0]["padding"] < 0.5
     result = json.loads((done.folder / "test.json").read_text())
     assert result["texts"] == 8 and result["accuracy"] >= 0.75
     assert result["epoch"] == max(table, key=lambda row: row["validation_accuracy"])["epoch"]
@@ -89,51 +78,30 @@ def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, run_here):
     assert epochs_in(further.folder)[0]["loss"] < table[0]["loss"]
 
 
-@pytest.mark.parametrize("words", [(), ("--workers", "1", "--program", "08_uniform_length")])
-def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path, words):
-    words = ("--epochs", "2", *words)
+def test_a_training_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path):
+    words = ("--epochs", "2", "--workers", "1", "--program", "08_uniform_length")
     whole = run(*words, logdir=tmp_path / "whole")
     assert_goes_on_after_a_kill(run, words, tmp_path / "train", whole.folder)
 
 
-def test_the_baseline_and_the_last_program_are_trained_as_they_are_and_settings_are_not_mixed(run, data, tmp_path):
+def test_the_baseline_and_the_last_program_are_trained_as_they_are_and_texts_are_not_mixed(run, data, tmp_path):
     names = "00_baseline", "09_packing"
     folders = [run("--epochs", "1", "--program", name, logdir=tmp_path / name).folder for name in names]
     baseline, last = (epochs_in(folder)[0] for folder in folders)
     assert baseline["padding"] > 2 * last["padding"]
     assert baseline["loss"] == pytest.approx(last["loss"], rel=0.2)  # another dropout, the same texts
-    for words, message in (
-        (("--epochs", "2"), "training with epochs 1, not 2"),
-        (("--epochs", "1", "--program", "00_baseline"), "training with program 09_packing, not 00_baseline"),
-    ):
-        assert_train_refused(run(*words, logdir=folders[1]), message)
     path = data / "train.csv"
     path.write_text(path.read_text().replace(",red", ",x").replace(",blue", ",red").replace(",x", ",blue"))
-    assert_train_refused(run("--epochs", "1", logdir=folders[1]), "is of a training with data")
+    done = run("--epochs", "1", logdir=folders[1])
+    assert done.returncode == 2 and "is of a training with data" in done.stderr
 
 
-def test_a_batch_that_does_not_fit_is_one_line(run, monkeypatch):
-    def narrow(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
-
-    monkeypatch.setattr(Training, "seconds", narrow)
-    assert_train_refused(run(), "out of memory on", "try --batch-size 4")
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--data /nowhere", "/nowhere"),
-        ("--lr 0", "--lr"),
-        ("--batch-size 64", "--batch-size 64 is larger than the training data (32 texts)"),
-        ("--program 12_none", "--program"),
-        ("--image-size 32", "--image-size"),
-        ("--model distilbert-base-nonsense", "--model distilbert-base-nonsense"),
-    ],
-)
-def test_what_cannot_be_used_is_one_line(run, words, message, monkeypatch):
+def test_what_cannot_be_used_is_one_line(run, monkeypatch, run_here, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    assert_train_refused(run(*words.split()), message)
+    done = run("--batch-size", "64")
+    assert done.returncode == 2 and "--batch-size 64 is larger than the training data (32 texts)" in done.stderr
+    assert_refused(run("--model", "no-such-model"), "--model no-such-model")
+    assert_refused(run_here(LAB / "with_trainer.py", "tiny", tmp_path, "out"), "cannot read")
 
 
 def test_a_model_without_a_trained_head_does_not_predict(tmp_path):
@@ -142,16 +110,6 @@ def test_a_model_without_a_trained_head_does_not_predict(tmp_path):
     tokenizer_for("tiny", (Example("a text", 0),)).save_pretrained(tmp_path)
     with pytest.raises(InputError, match="has no trained head"):
         predict.predicted(str(tmp_path), ["a"])
-
-
-def test_what_trainers_script_cannot_use_is_one_line(data, tmp_path, monkeypatch, run_here):
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for words, message in (
-        ((), "required: MODEL, FOLDER, OUTPUT"),
-        (("tiny", tmp_path, "out"), "cannot read"),
-        (("nonsense/nonsense", data, "out"), "nonsense/nonsense"),
-    ):
-        assert_refused(run_here(LAB / "with_trainer.py", *words), message)
 
 
 def test_trainers_script_trains_and_saves_a_model_that_predicts(data, tmp_path, monkeypatch):
@@ -184,7 +142,7 @@ def main(tmp_path, monkeypatch, run_main, measure_here):
 
 @pytest.mark.long
 def test_a_small_study_fills_every_table_and_decides_claims(main, tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "LOADED", {True: SHORT})
+    monkeypatch.setattr(programs, "LOADED", {True: Plan(0, 0, windows=2, window_steps=1, window_seconds=0)})
     monkeypatch.setattr(torch, "compile", lambda function: function)  # compiling takes most of a minute
     monkeypatch.setattr(study, "ROUNDS", {True: 1})
     shown = [NAMES[number] for number in (0, 4, 6, 8)]
@@ -202,27 +160,17 @@ def test_a_small_study_fills_every_table_and_decides_claims(main, tmp_path, monk
     mean = sum(1 + 1 + number * 7 % 20 for number in range(80)) / 80  # the first token, and a token per word
     assert baseline["padding %"] == pytest.approx(100 * (1 - mean / 24))
     assert uniform["padding %"] < baseline["padding %"] / 2
-    assert fused["peak GB predicted for a T4"] < parts["peak GB predicted for a T4"]
-    assert fused["peak MB here"] < parts["peak MB here"]
-    assert uniform["tokens/s"] > 0 and uniform["times the one before"]
-    minutes = result.tables["minutes"]
-    assert [row["minutes"] for row in minutes[:2]] == [35, 10] and minutes[3]["times as fast"]["rounds"] == 2
-    assert [row["texts"] for row in minutes] == [150_000] * 2 + [80] * 2
-    quality = {row["trained with"]: row for row in result.tables["quality"]}
-    assert quality[study.UNIFORM]["points more than random batches"]["count"] == 2
+    for peak in ("peak GB predicted for a T4", "peak MB here"):
+        assert fused[peak] < parts[peak]
     decided = {claim.id for claim in result.claims if claim.needs != "its measurement"}
     assert {"padding", "sorted", "whole", "uniform-accuracy"} <= decided
 
 
 def test_a_study_that_cannot_be_made_is_one_line(main, monkeypatch):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    for option, value in (("--model", "no-such-model"), ("--image-size", "32"), ("--data", "/nowhere")):
-        assert_refused(main(option, value), option)
+    assert_refused(main("--model", "no-such-model"), "--model")
     monkeypatch.setitem(sys.modules, "transformers", None)
     assert_refused(main(), "pip install -r labs/transformer/requirements.txt")
-
-
-# Tables by known answers
 
 
 def rounds_of(count=4, **speeds):
@@ -267,16 +215,12 @@ def test_accuracies_and_minutes_of_whole_trainings_are_compared_by_pairs_next_to
     assert rows[2]["minutes"].mean == 10 and rows[2]["texts"] == 1000
 
 
-# The page
-
-
 def test_every_argument_of_trainer_that_the_page_names_exists():
-    section = PAGE.partition("## With Hugging Face's Trainer")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "labs" / "transformer.md").read_text()
+    section = page.partition("## With Hugging Face's Trainer")[2].partition("\n## ")[0]
     table = [line for line in section.splitlines() if line.startswith("|")][2:]
     names = {field.name for field in dataclasses.fields(transformers.TrainingArguments)}
     names |= {"padding", "data_collator", "attn_implementation"}  # of a tokenizer, of Trainer, of from_pretrained
     names |= {"from_pretrained", "group_by_length", "train_sampling_strategy", "activation_checkpointing"}  # by version
     told = [name for line in table for name in re.findall(r"`(\w+)(?:=[^`]*)?`", line) if not name[0].isupper()]
     assert len(told) >= 15 and set(told) <= names
-    collators = {name for line in table for name in re.findall(r"DataCollator\w+", line)}
-    assert collators and all(hasattr(transformers, name) for name in collators)

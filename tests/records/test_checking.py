@@ -1,10 +1,10 @@
-"""Verifying a record: what is whole and unedited passes, everything else is refused by name."""
+"""Verifying a record: what is whole and unedited passes, the limit of something else is refused by name."""
 
 import gzip
 import json
 
 import pytest
-from support import ROOT, run_program
+from support import ROOT
 from support.recorded import STEPS, TRACE, edit, tree
 
 from walkthrough.records import check
@@ -19,8 +19,7 @@ def test_a_record_passes_with_a_line_per_step(valid_record, command):
     before = tree(valid_record)
     code, out, err = command("--check", valid_record)
     assert (code, err) == (0, [])
-    assert out[-1] == "ok"
-    assert [line.split(":")[0] for line in out[:-1]] == STEPS
+    assert [line.split(":")[0] for line in out] == [*STEPS, "ok"]
     assert "2 runs, 10 windows, a trace, 4 kinds of scalars" in out[0]
     assert tree(valid_record) == before
 
@@ -46,10 +45,7 @@ def test_a_record_may_hold_the_limit_of_its_device_and_name_the_instructions_of_
     ("changes", "message"),
     [
         ({"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
-        ({"model": "resnet50"}, "model 'resnet50', not 'mobilenet_v2'"),
-        ({"image_size": 64}, "image size 64, not 224"),
         ({"measured": {}}, "limit.json is broken"),
-        ({"tables": []}, "limit.json is broken"),
         ({"quick": True}, "limit.json is of a smoke run"),
         ({"notes": ["<b>"]}, "limit.json holds an odd text"),
         ({"conclusions": {"facts": ["/home/ada/cc"]}}, "limit.json holds"),
@@ -71,21 +67,10 @@ def test_whatever_a_compiler_or_cuda_says_does_not_make_a_record_refused(folder,
     assert "13_compile: not run: … Triton error: '…' failed (class 'X') (128, 3)" in out[2]
 
 
-def test_verifying_starts_without_torch(folder):
-    code = "import sys; sys.modules.update(dict.fromkeys(['torch', 'torchvision'])); "
-    code += f"from walkthrough.cli import main; main(['record', '--check', {str(folder)!r}])"
-    finished = run_program("-c", code, cwd=ROOT)
-    assert finished.returncode == 0, finished.stderr
-
-
-def test_all_that_is_wrong_is_counted(folder, assert_refused):
+def test_problems_are_counted_and_a_zip_is_no_record(folder, assert_refused, tmp_path):
     for name in ("a", "b", "c"):
         (folder / name).touch()
     assert_refused(folder, "a is no file of a record, and 2 more")
-
-
-def test_only_a_folder_can_be_verified(folder, assert_refused, tmp_path):
-    assert_refused(tmp_path / "nothing", "nothing is not a folder")
     (tmp_path / "test-gpu.zip").write_bytes(b"PK")
     assert_refused(tmp_path / "test-gpu.zip", "test-gpu.zip is not a folder", "unzip")
 

@@ -23,9 +23,8 @@ def somebody(monkeypatch):
 def test_a_packed_record_unzips_to_what_it_was(folder, command, tmp_path):
     result.write_not_run(folder / "13_compile", "13_compile", "torch.compile found no C++ compiler that works")
     record.write_page(folder)
-    code, out, err = command("--pack", folder)
+    code, _, err = command("--pack", folder)
     assert (code, err) == (0, [])
-    assert any("test-gpu.zip" in line for line in out)
     with zipfile.ZipFile(tmp_path / "test-gpu.zip") as file:
         file.extractall(tmp_path / "logs")
     assert [path.name for path in (tmp_path / "logs").iterdir()] == ["test-gpu"]
@@ -37,62 +36,40 @@ def test_a_packed_record_unzips_to_what_it_was(folder, command, tmp_path):
     assert command("--check", tmp_path / "logs" / "test-gpu")[0] == 0
 
 
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda folder: next((folder / "01_amp").glob("*.gz")).unlink(), "cannot read"),
-        (lambda folder: edit_trace(folder / TRACE, lambda trace: trace.update(traceName="x")), TRACE),
-    ],
-)
-def test_what_is_not_a_valid_record_is_not_packed_and_gets_no_page(folder, command, tmp_path, spoil, message):
+def test_what_is_not_a_valid_record_is_not_packed_and_gets_no_page(folder, command, tmp_path):
     (folder / "README.md").unlink()
-    spoil(folder)
+    edit_trace(folder / TRACE, lambda trace: trace.update(traceName="x"))
     code, out, [line] = command("--pack", folder)
-    assert (code, out) == (2, [])
-    assert message in line
+    assert (code, out, TRACE in line) == (2, [], True)
     assert not (folder / "README.md").exists() and not list(tmp_path.glob("*.zip"))
 
 
-def test_a_page_that_could_not_be_written_while_recording_is_written_first(folder, command, tmp_path):
+def test_a_page_that_could_not_be_written_while_recording_is_written_first(folder, command):
     before = tree(folder)
     (folder / "README.md").unlink()
     code, out, err = command("--check", folder)
     assert (code, out, len(err)) == (2, [], 1)
-    assert f"README.md is missing; `python -m walkthrough record --pack {folder}` writes it" in err[0]
+    assert "README.md is missing" in err[0]
     assert not (folder / "README.md").exists()
-    code, _, err = command("--pack", folder)
-    assert (code, err) == (0, [])
+    assert command("--pack", folder)[0] == 0
     assert tree(folder) == before
-    assert command("--check", folder)[0] == 0
 
 
-def without_effect(folder, step):
-    """Make a step of a record one that has no effect on its device: run once."""
-    (folder / step / "runs" / "2.json").unlink()
-    edit(folder / step / "runs" / "1.json", lambda value: value.update(needs="bf16 units"))
-    result.write_result(folder / step / "runs" / "1.json", result.read_result(folder / step / "runs" / "1.json"))
-    tour.sum_up(folder / step)
+def test_a_step_without_effect_on_its_device_has_one_run_and_the_others_keep_theirs(folder, command):
+    runs = folder / "01_amp" / "runs"
+    (runs / "2.json").unlink()
+    edit(runs / "1.json", lambda value: value.update(needs="bf16 units"))
+    result.write_result(runs / "1.json", result.read_result(runs / "1.json"))
+    tour.sum_up(folder / "01_amp")
     record.write_page(folder)
-
-
-def test_a_step_without_effect_on_its_device_has_one_run_and_the_others_keep_theirs(folder, command, tmp_path):
-    without_effect(folder, "01_amp")
     code, out, err = command("--check", folder)
     assert (code, err) == (0, [])
     assert [line.split(",")[0] for line in out[:2]] == ["00_baseline: 2 runs", "01_amp: 1 runs"]
-    code, out, err = command("--pack", folder)
-    assert (code, err) == (0, [])
-    assert not any("cut off" in line for line in out)
-    with zipfile.ZipFile(tmp_path / "test-gpu.zip") as file:
-        assert len([name for name in file.namelist() if "/runs/" in name]) == 3
 
 
-@pytest.mark.parametrize("summed", [True, False], ids=["between two runs", "between a run and its sum"])
-def test_of_a_record_that_was_cut_off_within_a_round_all_runs_are_packed(folder, command, tmp_path, summed):
+def test_of_a_record_that_was_cut_off_within_a_round_all_runs_are_packed(folder, command, tmp_path):
     (folder / "01_amp" / "runs" / "2.json").unlink()
-    tour.sum_up(folder / "01_amp")
-    if not summed:
-        (folder / "00_baseline" / "result.json").unlink()
+    (folder / "00_baseline" / "result.json").unlink()  # between a run and its sum
     (folder / "README.md").unlink()
     (folder / "02_bigger_batch").mkdir()
     (folder / "02_bigger_batch" / "02_bigger_batch.1.pt.trace.json.gz").touch()  # its run was not kept
@@ -124,8 +101,6 @@ def test_a_record_that_names_its_machine_or_user_is_not_packed(folder, command, 
 
 def test_a_zip_is_not_written_into_the_record_itself(folder, command, monkeypatch):
     before = tree(folder)
-    for here in (folder, folder / "01_amp"):
-        monkeypatch.chdir(here)
-        code, _, err = command("--pack", folder)
-        assert (code, len(err)) == (2, 1)
-    assert tree(folder) == before
+    monkeypatch.chdir(folder / "01_amp")
+    code, _, err = command("--pack", folder)
+    assert (code, len(err), tree(folder) == before) == (2, 1, True)

@@ -8,7 +8,6 @@ import random
 import re
 import shutil
 import signal
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -30,22 +29,20 @@ FOLDER = "test-cpu-2-0"
 def runs(monkeypatch):
     """In place of real steps: each run writes a hand-made result, at 101, 102 … images/s.
 
-    log: the steps as they ran. words: the last one's options. failing: steps that fail. refusing: {step: why it cannot
-    be run here}. lacking: numbers of runs, from 1, whose trace holds no kernels. own: {step: fields of its result}.
+    log: the steps as they ran. words: the last one's options. failing: {step: (exit code, why)}. lacking: numbers of
+    runs, from 1, whose trace holds no kernels. own: {step: fields of its result}.
     """
-    state = SimpleNamespace(log=[], words=[], failing=set(), refusing={}, lacking=set(), own={})
+    state = SimpleNamespace(log=[], words=[], failing={}, lacking=set(), own={})
 
     def run(file, words, on_progress, on_line):
         state.log.append(file.stem)
         state.words, number = words, len(state.log)
         if file.stem in state.failing:
-            return isolated.Outcome(1, "it broke")
-        if file.stem in state.refusing:
-            return isolated.Outcome(2, state.refusing[file.stem])
+            return isolated.Outcome(*state.failing[file.stem])
         notes = [record.NO_KERNELS] if number in state.lacking else []
         trace = f"secret-host.{number}.pt.trace.json.gz"
-        own = {"device": machine.cpu_name(), "device_type": "cpu", "trace": trace, "notes": notes}
-        own |= {"environment": machine.current_environment("2.11.0", None)} | state.own.get(file.stem, {})
+        own = {"device": machine.cpu_name(), "environment": machine.current_environment("2.11.0", None)}
+        own |= {"device_type": "cpu", "trace": trace, "notes": notes} | state.own.get(file.stem, {})
         result = make_result(file.stem, windows=[100.0 + number] * 5, **own)
         folder = write_run(words[words.index("--logdir") + 1], result)
         (folder / f"events.out.tfevents.17.secret-host.{number}").write_bytes(b"scalars")
@@ -85,7 +82,7 @@ def trace_of(path):
     return json.loads(gzip.decompress(path.read_bytes()))
 
 
-def test_runs_are_interleaved_and_every_window_is_kept_and_shown(runs, record_runs, folder, run_command):
+def test_runs_are_interleaved_and_every_window_is_kept_and_shown(runs, record_runs, folder):
     assert record_runs("--runs", "3").returncode == 0
     assert runs.log == NAMES * 3
     medians = [run.samples_per_second.median for run in record.read_runs(folder / "01_amp")]
@@ -93,16 +90,14 @@ def test_runs_are_interleaved_and_every_window_is_kept_and_shown(runs, record_ru
     whole = result_of(folder)
     assert whole.samples_per_second == record.Throughput(105.0, [102.0] * 5 + [105.0] * 5 + [108.0] * 5)
     assert not (folder / ".running").exists()
-    page = (folder / "README.md").read_text()
-    assert "on Test CPU (R) 2.0" in page
-    [row] = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `01_amp`")]
-    assert {"105.0", "102.0 to 108.0"} <= {*row}
-    [row] = [line for line in run_command("compare", folder).stdout.splitlines() if line.startswith("01_amp")]
-    assert "105.0" in row
+    [row] = [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("| `01_amp`")]
+    assert {"105.0", "102.0 to 108.0"} <= {cell.strip() for cell in row.split("|")}
 
 
 def test_of_each_step_the_first_run_s_trace_and_scalars_are_kept_without_host_name_or_path(runs, record_runs, folder):
+    runs.own["01_amp"] = {"notes": ["no device on ada-thinkpad"]}
     record_runs("--runs", "2")
+    assert result_of(folder).notes == ["no device on …"]
     for number, step in enumerate(NAMES, start=1):
         trace, events = f"{step}.{number}.pt.trace.json.gz", f"events.out.tfevents.17.{step}.{number}"
         assert {path.name for path in (folder / step).iterdir()} == {"runs", "result.json", trace, events}
@@ -123,12 +118,6 @@ def test_a_step_without_effect_on_this_device_is_recorded_once(runs, record_runs
     runs.log.clear()
     record_runs("--runs", "4")
     assert runs.log == ["00_baseline", "02_bigger_batch"]
-
-
-def test_of_a_note_what_is_not_of_this_project_is_left_out(runs, record_runs, folder):
-    runs.own["01_amp"] = {"notes": ["no device on ada-thinkpad"]}
-    record_runs("--runs", "1")
-    assert result_of(folder).notes == ["no device on …"]
 
 
 def test_a_trace_without_kernels_is_replaced_by_that_of_a_further_round(runs, record_runs, folder):
@@ -169,13 +158,10 @@ def valid_runs(monkeypatch, tmp_path, valid_record):
 
 def assert_whole(folder):
     """Every file under a final name can be read."""
-    for path in folder.rglob("*"):
-        if path.name.startswith(".") or not path.is_file():
-            continue
-        if path.suffix == ".gz":
-            gzip.decompress(path.read_bytes())
-        elif path.suffix == ".json":
-            json.loads(path.read_text())
+    for path in folder.rglob("[!.]*.gz"):
+        gzip.decompress(path.read_bytes())
+    for path in folder.rglob("[!.]*.json"):
+        json.loads(path.read_text())
 
 
 @pytest.mark.long
@@ -211,17 +197,18 @@ def test_a_record_that_is_killed_at_any_moment_is_whole_and_goes_on(valid_runs, 
     assert calls > 15
 
 
-def test_a_record_is_named_after_its_device_instructions_and_model():
-    def folder_of(device, *words, instructions=None):
-        settings = recording.Settings(words=[*words], seed=0, quick=False, device=device, instructions=instructions)
-        return recording.folder_name(settings)
-
-    assert folder_of("NVIDIA H200", "--seed", "1") == "nvidia-h200"
-    assert folder_of("NVIDIA H200", "--model", "resnet50") == "nvidia-h200-resnet50"
-    assert folder_of("AMD EPYC", "--model=mobilenet_v2") == "amd-epyc-mobilenet-v2"
-    assert folder_of("AMD EPYC", instructions="AVX512-BF16") == "amd-epyc-avx512-bf16"
-    assert folder_of("Intel(R) Core(TM) i7-8650U CPU @ 1.90GHz") == "intel-core-i7-8650u-cpu-1-90ghz"
-    assert folder_of("()") == "unknown"
+@pytest.mark.parametrize(
+    ("device", "words", "instructions", "name"),
+    [
+        ("NVIDIA H200", ["--seed", "1"], None, "nvidia-h200"),
+        ("NVIDIA H200", ["--model=resnet50"], None, "nvidia-h200-resnet50"),
+        ("AMD EPYC", [], "AVX512-BF16", "amd-epyc-avx512-bf16"),
+        ("Intel(R) Core(TM) i7-8650U CPU @ 1.90GHz", [], None, "intel-core-i7-8650u-cpu-1-90ghz"),
+    ],
+)
+def test_a_record_is_named_after_its_device_instructions_and_model(device, words, instructions, name):
+    settings = recording.Settings(words=words, seed=0, quick=False, device=device, instructions=instructions)
+    assert recording.folder_name(settings) == name
 
 
 def test_the_options_of_a_record_are_those_of_its_runs(runs, record_runs, folder, tmp_path):
@@ -244,13 +231,6 @@ def test_a_record_with_few_minutes_ends_in_time_and_the_same_command_goes_on(run
     assert f"{folder} holds 2 run(s) of every step" in outputs[2]
 
 
-def test_input_that_no_step_can_use_ends_the_command_with_its_line(runs, record_runs, folder):
-    runs.refusing["00_baseline"] = "no torchvision classifier called resnet0: see --help"
-    assert_refused(record_runs("--model", "resnet0"), "no torchvision classifier called resnet0: see --help")
-    assert runs.log == ["00_baseline"]
-    assert not (folder / "record.json").exists()
-
-
 @pytest.mark.parametrize(
     ("name", "value", "words", "message"),
     [
@@ -268,38 +248,13 @@ def test_what_cannot_be_recorded_is_refused_before_anything_runs(
     assert not folder.exists()
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"device": "Other"}, "device is 'Other', in record.json it is 'Test CPU (R) 2.0'"),
-        ({"data": "stand-in"}, "data 'stand-in', not 'cifar10'"),
-        ({"image_size": 32}, "image size 32, not 224"),
-    ],
-)
-def test_a_run_of_something_else_is_not_kept(runs, record_runs, folder, changes, message):
+@pytest.mark.parametrize("changes", [{"device": "Other"}, {"data": "stand-in"}])
+def test_a_run_of_something_else_is_not_kept(runs, record_runs, folder, changes):
     runs.own["01_amp"] = changes
     done = record_runs("--runs", "1")
     assert done.returncode == 2
-    assert message in done.stderr
+    assert all(value in done.stderr for value in changes.values())
     assert not (folder / "01_amp").exists()
-
-
-def test_an_interrupted_record_goes_on_where_it_stopped(runs, record_runs, folder):
-    record_runs("--runs", "2")
-    (folder / "01_amp" / "runs" / "2.json").unlink()
-    runs.log.clear()
-    assert record_runs("--runs", "3").returncode == 0
-    assert runs.log == ["01_amp", *NAMES]
-    assert len(result_of(folder).samples_per_second.windows) == 15
-
-
-def test_runs_that_were_made_after_later_ones_are_not_interleaved(runs, record_runs, folder):
-    record_runs("--runs", "2")
-    assert recording.interleaved(folder)
-    path = folder / "01_amp" / "runs" / "1.json"
-    record.write_result(path, replace(record.read_result(path), started="2027-01-01T00:00:00+00:00"))
-    assert not recording.interleaved(folder)
-    assert "not interleaved" in record_runs("--runs", "2").stdout
 
 
 def test_code_that_changes_while_recording_stops_it(runs, record_runs, monkeypatch):
@@ -308,36 +263,25 @@ def test_code_that_changes_while_recording_stops_it(runs, record_runs, monkeypat
     assert_refused(record_runs(), "changed while recording")
 
 
-def test_a_trace_that_is_too_large_keeps_its_first_steps_and_the_work_they_launched():
+def test_of_a_trace_over_the_limit_the_first_steps_are_kept_with_the_work_they_launched(tmp_path, monkeypatch):
     def step(number):
-        at = number * 100
+        at, large = number * 100, list(random.Random(number).randbytes(900))
         return [
             {"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{number}", "ts": at, "dur": 100},
-            {"ph": "X", "cat": "cuda_runtime", "name": f"launch {number}", "ts": at + 90, "args": {"correlation": at}},
-            {"ph": "X", "cat": "kernel", "name": f"kernel {number}", "ts": at + 120, "args": {"correlation": at}},
+            {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": at + 90, "args": {"correlation": at}},
+            {"ph": "X", "cat": "kernel", "name": "k()", "ts": at + 120, "args": {"correlation": at, "grid": large}},
         ]
 
-    events = [{"ph": "M", "name": "process_name", "ts": 999}, *step(1), *step(2), *step(3)]
-    kept = [event["name"] for event in recording.first_steps(events, 2)]
-    names = [f"{what} {number}" for number in (1, 2) for what in ("launch", "kernel")]
-    assert sorted(kept) == sorted(["process_name", "ProfilerStep#1", "ProfilerStep#2", *names])
-
-
-def test_a_trace_over_the_limit_loses_steps(tmp_path, monkeypatch):
-    step, chance = {"ph": "X", "cat": "user_annotation", "dur": 1}, random.Random(0)
-    steps = [
-        step | {"name": f"ProfilerStep#{number}", "ts": number, "args": {"Input Dims": [list(chance.randbytes(900))]}}
-        for number in range(3)
-    ]
-    monkeypatch.setattr(recording, "LIMIT", 3_200)  # a step takes 1,300 bytes
-    recorded.write_trace(tmp_path / "in.json.gz", {"traceEvents": steps})
+    monkeypatch.setattr(recording, "LIMIT", 3_200)  # a step takes 1,400 bytes
+    recorded.write_trace(tmp_path / "in.json.gz", {"traceEvents": [*step(1), *step(2), *step(3)]})
     recording._write_small(tmp_path / "in.json.gz", tmp_path / "out.json.gz")
     assert (tmp_path / "out.json.gz").stat().st_size <= 3_200
-    assert trace_of(tmp_path / "out.json.gz")["traceEvents"] == steps[:2]
+    kept = trace_of(tmp_path / "out.json.gz")["traceEvents"]
+    assert sorted(kept, key=str) == sorted([*step(1), *step(2)], key=str)
 
 
 def test_a_step_that_fails_is_named_and_tried_again_next_time(runs, record_runs):
-    runs.failing.add("01_amp")
+    runs.failing["01_amp"] = 1, "it broke"
     done = record_runs("--runs", "1")
     assert (done.returncode, "01_amp" in done.stderr, runs.log) == (1, True, NAMES)
     runs.failing.clear()
@@ -347,7 +291,7 @@ def test_a_step_that_fails_is_named_and_tried_again_next_time(runs, record_runs)
 
 
 def test_a_step_that_cannot_be_run_is_recorded_with_its_reason_until_it_can(runs, record_runs, folder, run_command):
-    runs.refusing["01_amp"] = "no compiler in /opt/secret/bin: install one"
+    runs.failing["01_amp"] = 2, "no compiler in /opt/secret/bin: install one"
     done = record_runs("--runs", "2")
     assert done.returncode == 2
     assert "not run: no compiler in /opt/secret/bin" in done.stderr
@@ -357,10 +301,8 @@ def test_a_step_that_cannot_be_run_is_recorded_with_its_reason_until_it_can(runs
     assert record.steps_not_run(folder) == [kept]
     assert [path.name for path in (folder / "01_amp").iterdir()] == ["not_run.json"]
     assert "- `01_amp` was not run: no compiler in … install one." in (folder / "README.md").read_text()
-    out = run_command("compare", folder).stdout
-    assert "01_amp was not run: no compiler in … install one." in out
-    assert [line.split()[0] for line in out.splitlines() if line[:3] in ("00_", "01_", "02_")][:3] == NAMES
-    runs.refusing.clear()
+    assert "01_amp was not run: no compiler in … install one." in run_command("compare", folder).stdout
+    runs.failing.clear()
     runs.log.clear()
     assert record_runs("--runs", "2").returncode == 0
     assert runs.log == ["01_amp", "01_amp"]
@@ -370,7 +312,7 @@ def test_a_step_that_cannot_be_run_is_recorded_with_its_reason_until_it_can(runs
 
 def test_a_step_that_ran_once_and_then_cannot_keeps_its_runs(runs, record_runs, folder):
     record_runs("--runs", "1")
-    runs.refusing["01_amp"] = "out of memory"
+    runs.failing["01_amp"] = 2, "out of memory"
     done = record_runs("--runs", "2")
     assert (done.returncode, "failed: out of memory" in done.stderr) == (2, True)
     assert [path.name for path in (folder / "01_amp" / "runs").iterdir()] == ["1.json"]
@@ -382,8 +324,6 @@ def test_a_step_that_ran_once_and_then_cannot_keeps_its_runs(runs, record_runs, 
     [
         (["--seed", "5"], {}, "seed was 0 and is 5"),
         (["--batch-size", "64"], {}, "words was [] and is ['--batch-size', '64']"),
-        (["--quick"], {}, "quick"),
-        ([], {"settings": {"device": "Other"}}, "device was 'Other'"),
         ([], {"environment": {"torch": "1.0"}}, "torch was '1.0'"),
         ([], {"code": "0" * 64}, "the code of steps/, common/ or walkthrough/ has changed"),
     ],
@@ -393,38 +333,16 @@ def test_other_settings_versions_or_code_are_not_mixed_into_a_record(
 ):
     record_runs("--runs", "1")
     value = record.read_json(folder / "record.json")
-    for name, change in changes.items():
-        value[name] = value[name] | change if isinstance(change, dict) else change
-    record.write_json(folder / "record.json", value)
+    value["environment"] |= changes.pop("environment", {})
+    record.write_json(folder / "record.json", value | changes)
     before = recorded.tree(folder)
     assert_refused(record_runs("--runs", "2", *words), message)
     assert recorded.tree(folder) == before
 
 
-def test_a_machine_without_git_can_record(runs, record_runs, folder, monkeypatch):
-    monkeypatch.setattr(machine, "git_revision", lambda: None)
-    assert record_runs("--runs", "1").returncode == 0
-    assert re.fullmatch("[0-9a-f]{64}", recording.read_header(folder / "record.json").code)
-
-
 def test_two_records_into_one_folder_at_once_are_refused(runs, record_runs, folder):
     with locked(folder / ".record.lock", "no"):
         assert_refused(record_runs(), "another `record`")
-
-
-def test_a_broken_record_is_refused(runs, record_runs, folder):
-    record_runs("--runs", "1")
-    for text in ("{", "[]", "[" * 100_000, '{"schema": 2, "settings": [], "environment": {}, "code": ""}'):
-        (folder / "record.json").write_text(text)
-        assert_refused(record_runs(), "record.json is broken", "move its folder away")
-
-
-def test_a_record_without_runs_binds_nobody(runs, record_runs, folder):
-    runs.failing.update(NAMES)
-    assert record_runs("--runs", "1").returncode == 1
-    runs.failing.clear()
-    assert record_runs("--runs", "1", "--seed", "3").returncode == 0
-    assert recording.read_header(folder / "record.json").settings.seed == 3
 
 
 def test_the_code_of_a_recording_is_what_it_runs():

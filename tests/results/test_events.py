@@ -56,7 +56,7 @@ def test_whatever_an_event_file_holds_is_read_or_refused(records):
 NO_EVENTS = [framed(bytes.fromhex(text)) for text in ("2805", "2a020805", "2a040a024805", "ff" * 50)]
 
 
-@pytest.mark.parametrize("content", [b"x", bytes(16), b"\xff" * 40, *NO_EVENTS], ids=range(7))
+@pytest.mark.parametrize("content", [b"x", bytes(16), *NO_EVENTS], ids=range(6))
 def test_a_damaged_event_file_is_refused(content):
     with pytest.raises(InputError):
         scalars(content)

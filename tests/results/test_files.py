@@ -71,16 +71,19 @@ def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
     assert (tmp_path / "pipe").is_fifo()
 
 
-def test_json_is_read_from_plain_files_of_a_bounded_size(tmp_path, monkeypatch):
+def test_json_is_read_from_plain_files_of_a_bounded_size(tmp_path):
+    file, link = tmp_path / "file.json", tmp_path / "link.json"
     os.mkfifo(tmp_path / "pipe.json")
     with pytest.raises(InputError, match="not a plain file"):
         read_json(tmp_path / "pipe.json")
-    (tmp_path / "file.json").write_text('{"a": "' + "x" * 41 + '"}')  # 50 bytes
-    (tmp_path / "link.json").symlink_to(tmp_path / "file.json")
-    monkeypatch.setattr("walkthrough.results.result.MAX_JSON", 50)
-    assert read_json(tmp_path / "link.json") == {"a": "x" * 41}
+    with pytest.raises(InputError) as refused:
+        read_json(file)
+    assert str(refused.value) == f"cannot read {file}: No such file or directory"
+    file.write_bytes(b'{"a": 1}'.ljust(2**24))
+    link.symlink_to(file)
+    assert read_json(link) == {"a": 1}
     with pytest.raises(InputError, match="not a plain file"):
-        read_json(tmp_path / "link.json", no_links=True)
-    monkeypatch.setattr("walkthrough.results.result.MAX_JSON", 49)
-    with pytest.raises(InputError, match="larger than"):
-        read_json(tmp_path / "file.json")
+        read_json(link, no_links=True)
+    file.write_bytes(b'{"a": 1}'.ljust(2**24 + 1))
+    with pytest.raises(InputError, match="larger than 16 MiB"):
+        read_json(file)

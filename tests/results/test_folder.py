@@ -6,7 +6,7 @@ import pytest
 from support import make_result
 
 from walkthrough.results.errors import InputError
-from walkthrough.results.folder import age, of_training, own_folder, publish, traces_in
+from walkthrough.results.folder import add_trace, age, of_training, own_folder, publish, stamp, traces_in
 from walkthrough.results.result import read_result
 
 
@@ -27,11 +27,29 @@ def test_a_published_run_replaces_the_earlier_one_and_its_rounds(tmp_path):
 
 
 def test_a_folder_is_one_run_s_at_a_time_and_what_a_killed_one_left_is_removed(tmp_path):
-    (tmp_path / ".01_amp.partial" / "half").mkdir(parents=True)
-    with own_folder(tmp_path, "01_amp") as (_, staging):
+    logdir = tmp_path / "new" / "logs"
+    (logdir / ".01_amp.partial" / "half").mkdir(parents=True)
+    with own_folder(logdir, "01_amp") as (folder, staging):
         assert list(staging.iterdir()) == []
-        with pytest.raises(InputError, match="another run of 01_amp"), own_folder(tmp_path, "01_amp"):
+        assert not folder.exists()
+        with pytest.raises(InputError, match="another run of 01_amp"), own_folder(logdir, "01_amp"):
             pass
+    folder.touch()
+    with pytest.raises(InputError, match="cannot write"), own_folder(logdir, "01_amp"):
+        pass
+    with own_folder(tmp_path / "other" / "logs", "01_amp"):
+        pass
+
+
+def test_a_trace_is_named_after_its_machine_and_the_time(tmp_path, monkeypatch):
+    monkeypatch.setattr("time.time_ns", lambda: 1_790_000_000_123_456_789)
+    for node, name in (("box.lab 1", "box-lab-1-rank1.1790000000123"), ("", "host-rank1.1790000000123")):
+        monkeypatch.setattr("platform.node", lambda node=node: node)
+        assert stamp("-rank1") == name
+    for number in range(2):
+        (tmp_path / f"trace {number}").write_text("whole")
+        add_trace(tmp_path / "run", tmp_path / f"trace {number}", f"{number}.pt.trace.json.gz")
+    assert len(traces_in(tmp_path / "run")) == 2
 
 
 def test_traces_are_listed_newest_first_by_the_time_in_their_names(tmp_path):
@@ -43,12 +61,11 @@ def test_traces_are_listed_newest_first_by_the_time_in_their_names(tmp_path):
     assert [path.name for path in traces_in(tmp_path)] == names
     assert age("mine.json", 1.5) == (1500, "mine.json")
     assert age("host.1790000000001000000.json", 1.5)[0] == age("host.1790000000001.json", 1.5)[0] == 1790000000001
-
-
-def test_without_a_name_that_says_so_any_json_may_be_a_trace_but_for_a_run_s_own_files(tmp_path):
+    assert [age(f"host.{time}.json", 1.5)[0] for time in (10**13, 10**13 + 1)] == [10**13, 10**10]  # ms until 2286
+    (tmp_path / "other").mkdir()  # without a name that says so any may be one, but for a run's own files
     for name in ("result.json", "record.json", "profile.json"):
-        (tmp_path / name).touch()
-    assert [path.name for path in traces_in(tmp_path)] == ["profile.json"]
+        (tmp_path / "other" / name).touch()
+    assert [path.name for path in traces_in(tmp_path / "other")] == ["profile.json"]
 
 
 @pytest.mark.parametrize(

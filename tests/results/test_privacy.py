@@ -73,7 +73,8 @@ def test_names_count_as_words_of_their_own_and_not_those_that_anybody_has(monkey
     assert privacy.holds_name(b'{"a": "Ann\'s"}', "ann")
     assert privacy.holds_name(b'{"a": "Jos\\u00e9"}', "José")
     assert not privacy.holds_name(b"annotation user_ann x-ann", "ann")
-    monkeypatch.setattr("getpass.getuser", lambda: "root")
     monkeypatch.setattr("pathlib.Path.home", lambda: "/home/ann")
     monkeypatch.setattr("platform.node", lambda: "box.lab.org")
-    assert privacy.own_names() == ["/home/ann", "box", "box.lab.org"]
+    for user, names in (("root", []), ("a", []), ("1000", []), ("jo", ["jo"])):
+        monkeypatch.setattr("getpass.getuser", lambda user=user: user)
+        assert privacy.own_names() == ["/home/ann", "box", "box.lab.org", *names]

@@ -7,7 +7,6 @@ import pytest
 from support import make_result, write_run
 
 from walkthrough.results import result as record
-from walkthrough.results.environment import current_environment
 from walkthrough.results.errors import InputError
 
 
@@ -16,9 +15,10 @@ def test_a_result_reads_back_as_it_was_written(tmp_path):
     assert record.read_result(write_run(tmp_path, result) / "result.json") == result
     written = json.loads((tmp_path / "00_baseline" / "result.json").read_text())
     assert written["tokens_per_second"] is None and not {"needs", "gpu_clocks"} & written.keys()
-    clocks = record.GpuClocks(0, 1.0, 1.0, None, None, None, 60.0, ["power limit"])
-    on_gpu = make_result(needs="a GPU", gpu_clocks=clocks)
-    assert record.read_result(write_run(tmp_path, on_gpu) / "result.json") == on_gpu
+    clocks = record.GpuClocks(0, 1.0, 0.0, None, None, None, 60.0, ["power limit"])
+    on_gpu = make_result(needs="a GPU", gpu_clocks=clocks, windows=[1.0])
+    (tmp_path / "link").symlink_to(write_run(tmp_path, on_gpu) / "result.json")  # as people make them
+    assert record.read_result(tmp_path / "link") == on_gpu
 
 
 def without(name):
@@ -62,8 +62,8 @@ BROKEN = {
     "not JSON": ('{"schema": 1', "not JSON"),
     "not an object": ("[1]", "not an object"),
     "another schema": (with_(schema=3), "schema 3"),
+    "a schema of many letters": (with_(schema="x" * 50), f"has schema '{'x' * 38}…; this"),
     "field missing": (without("batch_bytes"), "missing required field `batch_bytes`"),
-    "wrong type": (with_(batch_size="many"), "Expected `int`, got `str` - at `$.batch_size`"),
     "true is no number": (with_(image_size=True), "Expected `int`, got `bool` - at `$.image_size`"),
     "nested": (with_(step_ms={"p90": None}), "Expected `float`, got `null` - at `$.step_ms.p90`"),
     "a time below 0": (with_(step_ms={"p10": -1e-9}), ">= 0.0"),
@@ -117,34 +117,40 @@ def test_broken_results_are_skipped_and_named_and_the_others_read(tmp_path):
     assert "01_amp" in problem
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    record.write_whole(tmp_path / "file", "old")
-    for number, fix in ((28, "free some space there"), (13, "choose another folder")):
+@pytest.mark.parametrize(("number", "fix"), [(28, "free some space there"), (13, "choose another folder")])
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch, number, fix):
+    def refuse(*_):
+        raise OSError(number, os.strerror(number))
 
-        def refuse(*_, number=number):
-            raise OSError(number, os.strerror(number))
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", refuse)
-            with pytest.raises(InputError, match=f"{os.strerror(number)}; {fix}"):
-                record.write_whole(tmp_path / "file", "new")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-    assert (tmp_path / "file").read_text() == "old"
-
-
-def test_the_environment_of_this_machine_is_complete():
-    environment = current_environment("2.11.0", None)
-    assert (environment.torch, environment.cuda) == ("2.11.0", None)
-    assert environment.cores >= 1
-    assert environment.python and environment.platform and environment.cpu
+    path = tmp_path / "new" / "logs" / "file"
+    record.check_writable(path.parent)
+    record.check_writable(path.parent)
+    record.write_whole(path, "old")
+    assert not path.stat().st_mode & 0o111
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(InputError) as refused:
+        record.write_whole(path, "new")
+    assert str(refused.value) == f"cannot write {path}: {os.strerror(number)}; {fix}"
+    assert [other.name for other in path.parent.iterdir()] == ["file"]
+    assert path.read_text() == "old"
+    with pytest.raises(InputError, match="cannot write"):
+        record.check_writable(path / "below")
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"step": "01_amp"}', '{"step": "01_amp", "reason": 1}', "[" * 100_000])
-def test_a_broken_reason_is_refused_by_name(tmp_path, text):
-    (tmp_path / "01_amp").mkdir()
-    (tmp_path / "01_amp" / "not_run.json").write_text(text)
-    with pytest.raises(InputError, match=r"01_amp/not_run\.json is broken"):
-        record.steps_not_run(tmp_path)
+def test_the_runs_of_a_step_are_in_the_order_of_their_numbers(tmp_path):
+    (tmp_path / "runs").mkdir()
+    for name in ("10.json", "9.json", "notes.json"):
+        (tmp_path / "runs" / name).touch()
+    assert [path.name for path in record.run_files(tmp_path)] == ["9.json", "10.json"]
+
+
+def test_why_a_step_was_not_run_is_read_back_and_a_broken_reason_is_refused_by_name(tmp_path):
+    record.write_not_run(tmp_path / "logs" / "01_amp", "01_amp", "no compiler in /home/ann")
+    assert record.steps_not_run(tmp_path / "logs") == [record.NotRun("01_amp", "no compiler in …")]
+    for text in ("{", "[]", '{"step": "01_amp"}', '{"step": "00", "reason": "x"}', "[" * 100_000):
+        (tmp_path / "logs" / "01_amp" / "not_run.json").write_text(text)
+        with pytest.raises(InputError, match=r"01_amp/not_run\.json is broken"):
+            record.steps_not_run(tmp_path / "logs")
 
 
 def test_a_step_s_times_and_throughput_are_those_of_its_steps():

@@ -3,14 +3,8 @@
 The GPU's side is tested by fakes: nothing here was run on one.
 """
 
-import argparse
 import json
-import logging
-import math
-import signal
 import sys
-import threading
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,12 +20,11 @@ from common.model import classifier
 from common.options import StepOptions
 from common.program import QUICK
 from common.timing import Timing, Window
-from studies import fastest, one_batch, roofline, study
-from studies import limit as limit_study
+from studies import fastest, one_batch, roofline
 from studies.fastest import Uncompiled, first_program
 from studies.limit import CONTIGUOUS, share_of_roof
 from walkthrough.cli import main
-from walkthrough.compare import isolated, roofs
+from walkthrough.compare import roofs
 from walkthrough.compare import study as results
 from walkthrough.compare.roofs import Peak, Program, StepBytes, of_study
 from walkthrough.results.errors import InputError
@@ -52,10 +45,6 @@ def stepped(model, batch_size=4, image_size=32):
     batch = one_batch.batch_on(CPU, batch_size, image_size)
     train_step(*batch)  # the first step makes the momentum's buffers
     return roofline.count_step(train_step, *batch)
-
-
-def bytes_of(call):
-    return sum(count.bytes for count in counted(call).counts.values())
 
 
 def test_flops_of_a_convolution_and_a_linear_layer_are_those_counted_by_hand():
@@ -87,13 +76,6 @@ def test_forward_counts_are_the_published_ones(name, published):
     assert counter.flops / 2 / 2 / 1e9 == pytest.approx(published, rel=0.01)
 
 
-def test_the_resizing_is_counted_where_there_is_one():
-    train_step = one_batch.TrainStep(SmallNet(), CPU, torch.float32, image_size=64)
-    counts = roofline.count_step(train_step, *one_batch.batch_on(CPU, 4)).counts
-    (resized,) = [count for (_, group), count in counts.items() if group == "resize"]
-    assert (resized.calls, resized.flops, resized.bytes) == (1, None, 4 * 3 * (32 * 32 + 64 * 64))  # of one byte each
-
-
 @pytest.mark.parametrize(
     ("operator", "shapes", "group"),
     [
@@ -108,49 +90,40 @@ def test_depthwise_convolutions_are_a_group_of_their_own(operator, shapes, group
     assert roofline.group_of(operator, shapes, in_optimizer=True) == "optimizer"
 
 
-def test_bytes_are_each_tensor_read_and_written_once():
-    a, b = torch.ones(10), torch.ones(10)  # 40 bytes
-    assert bytes_of(lambda: a + b) == 3 * 40
-    assert bytes_of(lambda: a.add_(b)) == 3 * 40
-    assert bytes_of(lambda: a.copy_(b)) == 2 * 40
-    assert bytes_of(lambda: torch.add(a, b, out=torch.empty(10))) == 3 * 40
-    assert bytes_of(lambda: a.zero_()) == 40
-    assert bytes_of(lambda: torch.zeros_like(a)) == 40
-    assert bytes_of(lambda: torch._foreach_add_([a, b], 1.0)) == 4 * 40
+A, B, ONE = torch.ones(10), torch.ones(10), torch.ones(1)  # of 40 and 4 bytes
 
 
-def test_views_and_allocations_move_nothing_and_are_no_calls():
-    a = torch.ones(2, 5)
-    assert not counted(lambda: (a.view(10), a.t(), a[0], a.detach(), torch.empty(1000), a.expand(3, 2, 5))).counts
-
-
-def test_an_expanded_tensor_counts_what_it_holds():
-    one = torch.ones(1)
-    assert bytes_of(lambda: one.expand(100) + torch.ones(1).expand(100)) == 4 + 4 + 400 + 4  # with the second ones
+@pytest.mark.parametrize(
+    ("call", "moved"),
+    [
+        (lambda: A + B, 3 * 40), (lambda: A.add_(B), 3 * 40), (lambda: A.copy_(B), 2 * 40), (lambda: A.zero_(), 40),
+        (lambda: torch.add(A, B, out=torch.empty(10)), 3 * 40), (lambda: torch.zeros_like(A), 40),
+        (lambda: torch._foreach_add_([A, B], 1.0), 4 * 40),
+        (lambda: A.expand(3, 10) + ONE.expand(10), 40 + 4 + 120),  # of what is expanded, what it holds
+        (lambda: (A.view(2, 5).t(), A[0], A.detach(), torch.empty(1000)), 0),
+    ],
+)  # fmt: skip
+def test_bytes_are_each_tensor_read_and_written_once_and_views_and_allocations_move_nothing(call, moved):
+    counts = counted(call).counts
+    assert sum(count.bytes for count in counts.values()) == moved
+    assert bool(counts) == bool(moved)
 
 
 def test_the_least_bytes_of_two_layers_are_those_counted_by_hand():
-    net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10))
-    counted_bytes = roofline.least_bytes(one_batch.TrainStep(net, CPU, torch.float32))
-    weights = 4 * 3 * 9 + 10 * 3600 + 10  # elements; their gradients and their momentum are as many
-    image = 3 * 32 * 32  # normalised, kept by the convolution
-    hidden = 4 * 30 * 30  # after the ReLU, kept once by it and by the linear layer, which views it
-    logits = 10  # of log_softmax, kept by it and by the loss
-    whole_batch = 1  # the loss keeps the weight of all labels
-    assert counted_bytes.precision == "float32"
-    assert counted_bytes.per_image == 2 * 4 * (image + hidden + logits)  # written and read, 4 bytes each
-    assert counted_bytes.fixed == 2 * 4 * (3 * weights + whole_batch)
-
-
-def test_under_autocast_activations_of_16_bits_count_half_and_its_casts_of_weights_count_as_kept():
     net = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 30 * 30, 10, bias=False))
     full, half = (
         roofline.least_bytes(one_batch.TrainStep(net, CPU, precision)) for precision in (torch.float32, torch.bfloat16)
     )
-    weights = 4 * 3 * 9 + 10 * 3600
-    assert half.precision == "bfloat16"
-    assert half.per_image == 2 * (2 * (3 * 32 * 32 + 4 * 30 * 30) + 4 * 10)  # the loss is in float32
-    assert half.fixed == full.fixed + 2 * 2 * weights
+    weights = 4 * 3 * 9 + 10 * 3600  # elements; their gradients and their momentum are as many
+    image = 3 * 32 * 32  # normalised, kept by the convolution
+    hidden = 4 * 30 * 30  # after the ReLU, kept once by it and by the linear layer, which views it
+    logits = 10  # of log_softmax, kept by it and by the loss
+    whole_batch = 1  # the loss keeps the weight of all labels
+    assert (full.precision, half.precision) == ("float32", "bfloat16")
+    assert full.per_image == 2 * 4 * (image + hidden + logits)  # written and read, 4 bytes each
+    assert full.fixed == 2 * 4 * (3 * weights + whole_batch)
+    assert half.per_image == 2 * (2 * (image + hidden) + 4 * logits)  # the loss is in float32
+    assert half.fixed == full.fixed + 2 * 2 * weights  # autocast's casts of them are kept
 
 
 def test_a_parameter_that_is_not_trained_is_only_read():
@@ -171,8 +144,10 @@ def test_bytes_of_a_run_s_step_follow_its_batch_size_and_precision():
     assert known.shares(run) == {
         "share_of_arithmetic_peak": 2_000 * 100 / 1e9, "share_of_memory_roof": 6_000 * 10 / 1e8
     }  # fmt: skip
-    on_two = known.shares(replace(run, world_size=2))  # GPUs
-    assert on_two["share_of_memory_roof"] == 6_000 * 10 / 1e8 / 2
+    on_two = replace(run, world_size=2)  # GPUs, so two limits
+    assert known.shares(on_two)["share_of_memory_roof"] == 6_000 * 10 / 1e8 / 2
+    assert (known.share_of_limit(run), known.share_of_limit(on_two)) == (0.25, 0.125)  # of 400 images/s
+    assert of_study(make_limit(cores=2)).share_of_limit(on_two) == 0.25  # on a CPU all processes share one
     other = known.shares(replace(run, precision="bfloat16"))  # whose peak was not measured
     assert other == {"share_of_arithmetic_peak": None, "share_of_memory_roof": 3_500 * 10 / 1e8}
 
@@ -190,10 +165,7 @@ def test_a_peak_is_the_best_size_s_median_window(small_peaks, monkeypatch):
     best, other = roofline.peak_flops(CPU, torch.float32)
     assert (best.what, best.median) == ("8 x 8 float32", 2 * 8**3)
     assert (other.median, other.windows) == (2 * 4**3 * 2.0, [128.0, 384.0, 256.0, 1152.0, 256.0])
-
-
-def test_a_copied_byte_counts_as_read_and_as_written(small_peaks, monkeypatch):
-    monkeypatch.setattr(roofline, "call_rates", lambda *_: [10.0])
+    monkeypatch.setattr(roofline, "call_rates", lambda *_: [10.0])  # a byte that is copied is read and written
     assert roofline.peak_bytes(CPU) == [Peak("1 MiB copied", 2 * 2**20 * 10.0, [2 * 2**20 * 10.0])]
 
 
@@ -210,31 +182,22 @@ def test_the_window_s_edges_synchronise_a_gpu_and_a_size_that_does_not_fit_ends_
     assert sorted(peak.what for peak in result) == ["1", "2"]
     assert happened[0] == happened[-1] == "sync"
     assert "cc" in "".join(event[0] for event in happened)  # within a window calls follow each other
-    with pytest.raises(torch.OutOfMemoryError):
-        roofline._best_first(CUDA, (3,), prepared, str, quick=True)
-
-
-class Fussy:
-    """A train step whose device holds batches of so many images."""
-
-    device, image_size = CPU, None
-    optimizer = SimpleNamespace(zero_grad=lambda: None)
-
-    def __init__(self, holds, error=None):
-        self.holds, self.error = holds, error or torch.OutOfMemoryError("CUDA out of memory")
-
-    def __call__(self, images, labels):
-        if len(labels) > self.holds:
-            raise self.error
 
 
 def test_a_model_that_does_not_fit_at_all_names_what_was_tried():
+    def fitting(error, batch_size):
+        def step(*_):
+            raise error
+
+        step.device, step.image_size, step.optimizer = CPU, None, SimpleNamespace(zero_grad=lambda: None)
+        one_batch.fitting_batch(step, batch_size, 16)
+
     with pytest.raises(InputError, match=r"tried batch size 4, 2, 1 at 16 px; try a smaller --model"):
-        one_batch.fitting_batch(Fussy(0), 4, 16)
+        fitting(torch.OutOfMemoryError("CUDA out of memory"), 4)
     with pytest.raises(ZeroDivisionError):
-        one_batch.fitting_batch(Fussy(0, ZeroDivisionError()), 4, 16)
+        fitting(ZeroDivisionError(), 4)
     with pytest.raises(InputError, match="batch norm needs more than one value"):
-        one_batch.fitting_batch(Fussy(0, ValueError("Expected more than 1 value per channel when training")), 1, 16)
+        fitting(ValueError("Expected more than 1 value per channel when training"), 1)
 
 
 def timed(*speeds, step_ms=(1.0,)):
@@ -284,13 +247,12 @@ def test_a_compiled_step_moves_what_inductor_counted_and_what_is_not_compiled():
     assert fastest.moved_bytes(eight, replace(timing, kernel_bytes=None), PLAIN, counter) is None
 
 
-def an_uncompiled(**changes):
-    values = dict(model=SmallNet(), device=CPU, precision=torch.float32, image_size=32, plan=QUICK)
-    return Uncompiled(**(values | changes))
+def an_uncompiled(device):
+    return Uncompiled(SmallNet(), device, torch.float32, 32, QUICK)
 
 
 def test_on_a_cpu_a_batch_that_might_exhaust_memory_is_not_tried(monkeypatch):
-    programs = an_uncompiled()
+    programs = an_uncompiled(CPU)
     programs.counters[PLAIN] = SimpleNamespace(bytes=4_000)
     monkeypatch.setattr(fastest.psutil, "virtual_memory", lambda: SimpleNamespace(total=15_999))
     assert programs.time(replace(PLAIN, batch_size=8)) is None
@@ -299,7 +261,7 @@ def test_on_a_cpu_a_batch_that_might_exhaust_memory_is_not_tried(monkeypatch):
 
 
 def test_on_a_gpu_no_tensor_has_more_elements_than_all_its_libraries_can_count(monkeypatch):
-    programs, tried = an_uncompiled(device=CUDA), []
+    programs, tried = an_uncompiled(CUDA), []
 
     def train_step(self, program):
         tried.append(program.batch_size)
@@ -336,14 +298,14 @@ class FakeDevice:
         self.clock.seconds += self.compiling + self.one
         return timed(self.speed(program)), None
 
-    def search(self, monkeypatch, batch_size=4, most_images=1e9, quick=False):
+    def search(self, monkeypatch):
         """Search as `limit` does; returns what `search_compiled` does."""
-        start = first_program(self.device.type, batch_size)
-        options = SimpleNamespace(device=str(self.device), model="resnet18", image_size=32, seed=0, quick=quick)
+        start = first_program(self.device.type, batch_size=4)
+        options = SimpleNamespace(device=str(self.device), model="resnet18", image_size=32, seed=0, quick=False)
         monkeypatch.setattr(fastest, "time_compiled", self.time_compiled)
         seconds = fastest.SEARCH_SECONDS[self.device.type]
         best, took = fastest.search_uncompiled(self, start, seconds, self.clock)
-        return fastest.search_compiled(options, torch.float32, best, self.clock, took, most_images)
+        return fastest.search_compiled(options, torch.float32, best, self.clock, took)
 
     def order(self):
         """(batch size, kind) of what was tried."""
@@ -382,14 +344,6 @@ def test_a_big_model_whose_programs_take_long_reaches_cuda_graphs_within_the_tim
     assert gpu.clock.seconds <= fastest.TOTAL_SECONDS["cuda"] == 480
 
 
-def test_tensors_of_2_to_the_31_elements_are_not_compiled_either(monkeypatch):
-    """Compiled code may hold larger batches than the uncompiled one: up to those whose tensors would be too large."""
-    for start, most, largest in ((4, 20, 16), (4, 40, 32), (32, 20, 0)):
-        gpu = FakeDevice("cuda", speed=lambda program: 100.0 * program.batch_size if program.compiled else 100.0)
-        gpu.search(monkeypatch, batch_size=start, most_images=most)
-        assert max((program.batch_size for program in gpu.tried if program.compiled), default=0) == largest
-
-
 def test_on_a_cpu_both_layouts_are_tried_then_batches_and_both_are_compiled(monkeypatch):
     cpu = FakeDevice("cpu", speed=lambda program: 100.0 if program.layout == CONTIGUOUS else 120.0)
     timings, why_not = cpu.search(monkeypatch)
@@ -421,53 +375,6 @@ def test_the_compiled_speed_or_why_there_is_none_comes_from_a_process_of_its_own
     assert (timing, "not done after 0.2 s" in why_not) == (None, True)
 
 
-def test_a_compiler_that_takes_too_long_is_asked_to_clean_up_before_it_is_killed(tmp_path, monkeypatch):
-    """g++ removes what it had half written; left in torch's cache, that would break every later compile."""
-    half = tmp_path / "half.so"
-    code = (
-        "import pathlib, signal, time\n"
-        f"half = pathlib.Path({str(half)!r})\n"
-        "def clean(*_):\n    half.unlink()\n    time.sleep(600)\n"
-        "signal.signal(signal.SIGTERM, clean)\nhalf.touch()\nprint('begun', flush=True)\ntime.sleep(600)"
-    )
-
-    def until_clean(seconds):
-        assert seconds == isolated.TERMINATE_SECONDS
-        deadline = time.monotonic() + 60  # on a busy machine it may take that long
-        while half.exists() and time.monotonic() < deadline:
-            threading.Event().wait(0.01)
-
-    monkeypatch.setattr(isolated, "time", SimpleNamespace(sleep=until_clean))
-    with isolated.isolated_process((sys.executable, "-c", code), {}, 600) as child:
-        assert child.lines.readline() == "begun\n"
-        assert half.exists()
-    assert not half.exists()
-    assert child.process.returncode == -signal.SIGKILL
-
-
-def test_inductor_is_asked_for_its_count_of_bytes_and_logs_nothing(monkeypatch):
-    GraphLowering = pytest.importorskip("torch._inductor.graph").GraphLowering
-    compile_fx, metrics = (pytest.importorskip(f"torch._inductor.{name}") for name in ("compile_fx", "metrics"))
-    log = logging.Logger("inductor_metrics", logging.WARNING)
-    monkeypatch.setattr(compile_fx, "inductor_metrics_log", log, raising=False)
-    monkeypatch.setattr(GraphLowering, "count_bytes", None)
-    caches = ((torch._inductor.config, "fx_graph_cache"), (torch._functorch.config, "enable_autograd_cache"))
-    for config, name in caches:
-        monkeypatch.setattr(config, name, True)
-    fastest.count_kernel_bytes()
-    assert not any(getattr(config, name) for config, name in caches)
-    sizes = [SimpleNamespace(get_read_write_buffers_sizes=lambda size=size: size) for size in (100, 23)]
-    lowered = SimpleNamespace(scheduler=SimpleNamespace(nodes=sizes))
-    assert GraphLowering.count_bytes(lowered)[0] == 123
-    assert math.isnan(GraphLowering.count_bytes(SimpleNamespace())[0])  # not an error
-    assert log.isEnabledFor(logging.INFO)  # where torch counts only for its log
-    for counted_bytes, expected in ((123, 123), (0, None), (math.nan, None)):
-        monkeypatch.setattr(metrics, "num_bytes_accessed", counted_bytes)
-        assert fastest.kernel_bytes() == expected
-    monkeypatch.delattr(metrics, "num_bytes_accessed")
-    assert fastest.kernel_bytes() is None
-
-
 def test_the_train_step_normalises_and_resizes_as_the_steps_do():
     net, (images, labels) = SmallNet(), one_batch.batch_on(CPU, 2)
     one_batch.TrainStep(net, CPU, torch.float32)(images, labels)
@@ -482,8 +389,7 @@ def test_the_train_step_normalises_and_resizes_as_the_steps_do():
     assert one_batch.TrainStep(net, CPU, torch.float16).scaler.is_enabled()
 
 
-def on_the_cpu(path):
-    """One step: a depthwise convolution 100 us in all, an addition, time in none, and the optimizer's addition."""
+def test_on_a_cpu_time_belongs_to_the_counted_operator_that_it_was_spent_in(tmp_path):
     trace = TraceBuilder(devices=())
     trace.step(1, 0, 1000)
     trace.op("aten::conv2d", 0, 120)  # 20 us of its own: outside
@@ -494,16 +400,9 @@ def on_the_cpu(path):
     trace.op("aten::clone", 210, 20)  # saved for the backward pass
     trace.op("Optimizer.step#SGD.step", 400, 100, kind="annotation")
     trace.op("aten::add_", 410, 30)
-    trace.write(path)
-    return trace.events
-
-
-NAMES = {"aten::convolution", "aten::add_", "aten::hardtanh_", "aten::clone"}
-
-
-def test_on_a_cpu_time_belongs_to_the_counted_operator_that_it_was_spent_in(tmp_path):
-    events = on_the_cpu(tmp_path / "t.json")
-    times = roofline.operator_ms(tmp_path / "t.json", events, NAMES)
+    trace.write(tmp_path / "t.json")
+    names = {"aten::convolution", "aten::add_", "aten::hardtanh_", "aten::clone"}
+    times = roofline.operator_ms(tmp_path / "t.json", trace.events, names)
     assert {label: round(ms * 1e3) for label, ms in times.items()} == {
         ("aten::convolution", "depthwise convolution"): 100,
         ("aten::hardtanh_", "elementwise"): 30,
@@ -537,23 +436,13 @@ def test_on_a_gpu_kernels_belong_to_the_operator_that_launched_them(tmp_path):
 
 
 def test_groups_join_what_was_counted_with_what_was_timed():
-    counter = SimpleNamespace(
-        counts={
-            ("aten::mm", "matrix product"): roofline.Counted("aten::mm", "matrix product", 2, 600, 60, 6),
-            ("aten::addmm", "matrix product"): roofline.Counted("aten::addmm", "matrix product", 1, 400, 40, 4),
-            ("aten::add_", "elementwise"): roofline.Counted("aten::add_", "elementwise", 1, None, 30, 3),
-        }
-    )
-    times = {
-        ("aten::mm", "matrix product"): 2.0,
-        ("aten::addmm", "matrix product"): 1.0,
-        ("aten::add_", "elementwise"): 1.0,
-        (None, None): 5.0,
-    }
+    mm, addmm, add = ("aten::mm", "matrix product"), ("aten::addmm", "matrix product"), ("aten::add_", "elementwise")
+    counts = {mm: (2, 600, 60, 6), addmm: (1, 400, 40, 4), add: (1, None, 30, 3)}
+    counter = SimpleNamespace(counts={label: roofline.Counted(*label, *count) for label, count in counts.items()})
+    times = {mm: 2.0, addmm: 1.0, add: 1.0, (None, None): 5.0}
     matrix, elementwise = roofline.groups(counter, times)
     assert list(matrix.values()) == ["matrix product", 3, 1000, 100, 10, 3.0]
     assert list(elementwise.values()) == ["elementwise", 1, None, 30, 3, 1.0]
-    assert limit_study.work(elementwise) == 3
     left = roofline.without_formula(counter, times)
     assert left == {"operators": [{"name": "aten::add_", "calls": 1}], "calls_share": 0.25, "time_share": 0.25}
 
@@ -570,24 +459,12 @@ def test_a_group_s_share_of_its_roof_is_that_of_the_lower_roof():
     assert share(None, 10**7, 0.0) is None
 
 
-def test_compare_and_the_tab_read_of_a_limit_what_a_ladder_s_shares_need(tmp_path):
-    known = make_limit(flops_per_image=10**6, step_bytes=[asdict(StepBytes("bfloat16", 1.0, 3e5))])
-    assert roofs.read(tmp_path) is None
-    results.write(tmp_path / FILE, known)
-    assert roofs.read(tmp_path) == of_study(known)
-    assert None not in of_study(known).shares(make_result(precision="bfloat16")).values()
-
-
-@pytest.mark.parametrize("changes", [{"speeds": []}, {"peak_flops": []}, {"flops_per_image": 0}, {"step_bytes": [{}]}])
+@pytest.mark.parametrize("changes", [{"speeds": []}, {"flops_per_image": 0}])
 def test_a_broken_limit_is_refused_in_a_line(tmp_path, changes):
     known = make_limit()
     results.write(tmp_path / FILE, replace(known, measured=known.measured | changes))
     with pytest.raises(InputError, match=r"limit\.json is broken"):
         roofs.read(tmp_path)
-
-
-def read(folder):
-    return results.read(folder / FILE)
 
 
 @pytest.fixture
@@ -606,7 +483,7 @@ def ended(*words):
 
 def test_what_is_counted_and_timed_belongs_together(small, tmp_path):
     assert ended("--logdir", tmp_path) == 0
-    result = read(tmp_path)
+    result = results.read(tmp_path / FILE)
     measured, known = result.measured, roofs.read(tmp_path)
     assert (known.batch_size, result.setup.image_size, result.precision) == (4, 48, "float32")
     assert (result.quick, result.setup.data, result.seed) == (True, None, 0)
@@ -636,7 +513,7 @@ def test_a_profiler_that_fails_costs_the_times_of_operators_and_nothing_else(sma
 
     monkeypatch.setattr(Uncompiled, "operator_ms", operator_ms)
     assert ended("--logdir", tmp_path, "--precision", "bf16") == 0
-    result = read(tmp_path)
+    result = results.read(tmp_path / FILE)
     assert result.precision == "bfloat16"
     assert [one["precision"] for one in result.measured["step_bytes"]] == ["float32", "bfloat16"]
     assert all("bfloat16" in peak["what"] for peak in result.measured["peak_flops"])
@@ -649,26 +526,6 @@ def test_a_profiler_that_fails_costs_the_times_of_operators_and_nothing_else(sma
 def test_a_batch_that_does_not_fit_is_reported_and_the_rest_goes_on(small, room_for_two, tmp_path, capsys):
     assert ended("--logdir", tmp_path) == 0
     assert "out of memory with batch size 4: measured with batch 2" in capsys.readouterr().out.lower()
-    result = read(tmp_path)
+    result = results.read(tmp_path / FILE)
     assert (result.measured["speeds"][0]["batch_size"], result.measured["step_bytes"]) == (2, [])
     assert any("least bytes of a step are not counted" in note for note in result.notes)
-
-
-def test_a_gpu_is_chosen_before_anything_runs_on_it(tmp_path, monkeypatch):
-    chosen = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    parser = argparse.ArgumentParser()
-    limit_study.add_options(parser)
-    options = study.ready(parser.parse_args(["--device", "cuda:1", "--logdir", str(tmp_path)]))
-    assert (options.device, chosen, options.image_size) == ("cuda:1", ["cuda:1"], 224)
-    assert torch.backends.cuda.matmul.fp32_precision == "ieee"
-
-
-@pytest.mark.parametrize(("cores", "share"), [(None, 0.25), (2, 0.5)])
-def test_two_gpus_have_two_limits_and_two_processes_on_a_cpu_share_one(cores, share):
-    result = make_result(windows=(200.0,) * 5)
-    limit = of_study(make_limit(cores=cores))
-    assert limit.share_of_limit(result) == 0.5  # of 400 images/s
-    assert limit.share_of_limit(replace(result, world_size=2)) == share

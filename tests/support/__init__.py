@@ -46,11 +46,6 @@ def exit_code_of(main, *args):
         return code
 
 
-def build_site(folder, site):
-    """Build the site of a folder with an mkdocs.yml; returns the finished process."""
-    return run_program("-m", "mkdocs", "build", "--strict", "--site-dir", site, cwd=folder)
-
-
 def listen_to_ctrl_c():
     """For `preexec_fn`: a program started by one that ignores SIGINT, as shells start background jobs, would too."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from walkthrough.compare import rounds
+from walkthrough.compare.study import Study, as_json
 from walkthrough.results import result as record
 from walkthrough.results.environment import Environment
 
@@ -71,6 +72,8 @@ def make_limit(**changes):
 
     changes: of its precision, its setup's fields, or what it measured.
     """
+    from studies import limit  # not at the top, as what starts without torch imports this module too
+
     result = make_result()
     setup = replace(result.setup, data=None)
     setup = replace(setup, **{name: changes.pop(name) for name in vars(setup) if name in changes})
@@ -105,20 +108,8 @@ def make_limit(**changes):
             "operators": [{"name": "aten::add_", "calls": 5}], "calls_share": 0.6, "time_share": 0.25,
         },
     } | changes  # fmt: skip
-    return study_of("limit", measured, setup=setup, precision=precision)
-
-
-def study_of(name, measured, setup, **changes):
-    """A study with what it measured by hand, and what follows from that."""
-    from importlib import import_module
-
-    from walkthrough.compare.study import Study, as_json
-
-    module, result = import_module(f"studies.{name}"), make_result()
-    values = {
-        "name": name, "device": setup.device, "setup": setup, "seed": 0, "environment": result.environment,
-        "started": result.started, "measured": measured, "claims": [],
-        "tables": {key: [as_json(row) for row in rows] for key, rows in module.tables(measured).items()},
-        "conclusions": module.conclusions(measured),
-    }  # fmt: skip
-    return Study(**(values | changes))
+    return Study(
+        name="limit", device=setup.device, setup=setup, precision=precision, seed=0, environment=result.environment,
+        started=result.started, measured=measured, conclusions=limit.conclusions(measured), claims=[],
+        tables={key: [as_json(row) for row in rows] for key, rows in limit.tables(measured).items()},
+    )  # fmt: skip

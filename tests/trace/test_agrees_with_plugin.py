@@ -1,18 +1,16 @@
 """The same numbers as TensorBoard's profiler plugin: torch-tb-profiler's own parser on the same traces.
 
-Its parser does not know today's categories: `translated` gives them the names that it knows.
+Its parser does not know today's categories: `translated` gives them the names that it knows. Recorded traces,
+and one with every role, are compared in test_profiler_parser.py.
 """
 
-import gzip
 import json
 import logging
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from support import ROOT
-from support.trace_builder import V100, TraceBuilder, run_ahead, two_steps
+from support.trace_builder import V100, TraceBuilder
 
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.kernel_names import ELIGIBLE
@@ -20,17 +18,12 @@ from walkthrough.trace.kernels import tensor_cores
 from walkthrough.trace.steps import COLLECTIVES, ROLES
 
 plugin = pytest.importorskip("torch_tb_profiler.profiler.data")
-parser = pytest.importorskip("torch_tb_profiler.profiler.event_parser")
 names = pytest.importorskip("torch_tb_profiler.profiler.trace")
 listed = pytest.importorskip("torch_tb_profiler.profiler.tensor_core").TC_Allowlist.allowlist
 
 # The plugin passes pandas an argument that pandas 3 deprecates.
 pytestmark = pytest.mark.filterwarnings("ignore:The copy keyword is deprecated")
 
-TRACES = [
-    *sorted((ROOT / "tests" / "data").glob("*.trace.json.gz")),
-    *(ROOT / "docs" / "specimen").rglob("*.trace.json"),
-]
 RENAMED = {"cuda_runtime": "Runtime", "cuda_driver": "Runtime", "hip_runtime": "Runtime", "fwdbwd": "forward_backward"}
 
 
@@ -89,29 +82,10 @@ def assert_same(path, theirs):
     if theirs.kernel_stat is not None:
         assert sum(kernel.count for kernel in ours.all_tables.kernels) == theirs.kernel_stat["count"].sum()
         assert sum(kernel.us for kernel in ours.all_tables.kernels) == pytest.approx(theirs.kernel_stat["sum"].sum())
-    if theirs.memory_snapshot:
-        peaks = theirs.memory_snapshot.get_peak_memory().items()
-        peaks = {(int(kind != 0), number): peak for (kind, number), peak in peaks}
-        for memory in ours.memory:
-            assert memory.peak_allocated == peaks.get((0, -1) if memory.device < 0 else (1, memory.device))
 
 
 def near(value):
     return None if value is None else pytest.approx(value, rel=1e-6, abs=1e-9)
-
-
-@pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name)
-def test_recorded_traces_and_the_specimen(path, monkeypatch):
-    text = path.read_bytes()
-    trace = json.loads(gzip.decompress(text) if path.suffix == ".gz" else text, strict=False)
-    assert_same(path, by_the_plugin(trace, monkeypatch))
-
-
-@pytest.mark.parametrize("era", ["2021", "today"])
-def test_a_trace_with_every_role(tmp_path, monkeypatch, era):
-    builder = two_steps(era)
-    path = builder.write(tmp_path / "made.json")
-    assert_same(path, by_the_plugin(builder.json, monkeypatch))
 
 
 KERNELS = [
@@ -161,36 +135,13 @@ def traces(draw):
     return builder
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(traces())
 def test_any_training_loop(tmp_path, builder):
-    path = builder.write(Path(tmp_path) / "made.json")
+    path = builder.write(tmp_path / "made.json")
     with pytest.MonkeyPatch.context() as patch:
         theirs = by_the_plugin(json.loads(json.dumps(builder.json)), patch)
     *parts, total = theirs.avg_costs.costs
-    assume(sum(parts) == pytest.approx(total, abs=1e-3))  # see the next test
+    # Where copies and collectives fill a step, the plugin begins again with the whole step for the next role.
+    assume(sum(parts) == pytest.approx(total, abs=1e-3))
     assert_same(path, theirs)
-
-
-def test_where_a_step_is_used_up_early_the_plugin_counts_the_rest_twice_and_we_do_not(tmp_path, monkeypatch):
-    """Copying and a collective fill the step; the plugin then begins again with the whole step for the next role."""
-    builder = TraceBuilder("2021", [V100])
-    builder.op("nccl:all_reduce", 1000, 1)
-    builder.copy(1001, 2, 1001, 4, 1000)
-    builder.step(0, 1000, 5)
-    builder.op("aten::last", 1005, 10)
-    path = builder.write(tmp_path / "made.json")
-    *parts, total = by_the_plugin(builder.json, monkeypatch).avg_costs.costs
-    assert (sum(parts), total) == (10, 5)
-    breakdown = analyze(path).steps.mean_breakdown_us
-    assert {role: us for role, us in breakdown.items() if us} == {"memcpy": 4, "communication": 1}
-
-
-def test_where_the_cpu_runs_ahead_the_plugin_counts_earlier_kernels_for_the_first_step_and_we_do_not(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(plugin, "EventParser", parser.EventParser)  # another test may have imported our patches
-    builder = run_ahead("2021")
-    *_, total = by_the_plugin(builder.json, monkeypatch).avg_costs.costs
-    assert total == pytest.approx((3000 + 1000 + 1000) / 3)
-    assert analyze(builder.write(tmp_path / "made.json")).steps.mean_us == 1000

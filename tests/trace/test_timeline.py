@@ -1,14 +1,11 @@
 """The events of a trace as lanes: known answers, and what holds in every trace."""
 
-import json
-
 import numpy as np
 import pytest
 from support import ROOT
-from support.trace_builder import TraceBuilder, analyzed, run_ahead, two_steps
+from support.trace_builder import TraceBuilder, analyzed, two_steps
 
 from walkthrough.advice.gains import advise
-from walkthrough.advice.report import tables
 from walkthrough.results.errors import InputError
 from walkthrough.trace import timeline as module
 from walkthrough.trace.analysis import analyze
@@ -17,17 +14,14 @@ from walkthrough.trace.timeline import lanes, levels
 
 TRACES = [
     *sorted((ROOT / "tests" / "data").glob("*.pt.trace.json.gz")),
-    *sorted((ROOT / "docs" / "specimen").rglob("*.pt.trace.json")),
+    ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json",
 ]
 
 
-def lanes_of(analysis, *steps):
-    return lanes(analysis, [(finding.what, finding.when) for finding in advise(analysis).findings], *steps)
-
-
 def timeline(builder, *steps):
-    """The answer for the trace that a builder holds, of steps first to last."""
-    return lanes_of(analyzed(builder), *steps)
+    """The answer for the trace that a builder holds, of steps first to last, with its findings."""
+    analysis = analyzed(builder)
+    return lanes(analysis, [(finding.what, finding.when) for finding in advise(analysis).findings], *steps)
 
 
 def lane(answer, identity):
@@ -42,11 +36,15 @@ def events(answer):
     return [(row, at) for row in answer["lanes"] for at in range(len(row["start"]))]
 
 
+def count_of_events(answer):
+    return sum(len(row["start"]) for row in answer["lanes"] if row["kind"] not in NO_EVENTS)
+
+
 def texts(answer, row):
     return [answer["names"][name] for name in row["name"]]
 
 
-def test_lanes_stand_by_gpu_and_by_thread():
+def test_lanes_stand_by_gpu_and_by_thread_and_device_work_knows_what_launched_it():
     answer = timeline(two_steps())
     rows = [(row["id"], row["label"], row["group"]) for row in answer["lanes"] if row["kind"] != "finding"]
     assert rows == [
@@ -61,28 +59,22 @@ def test_lanes_stand_by_gpu_and_by_thread():
     assert lane(answer, "cpu main thread")["thread"] == lane(answer, "runtime main thread")["thread"] >= 0
     assert lane(answer, "cpu main thread")["title"] == "process 100, thread 1"
     assert lane(answer, "idle 0")["thread"] == -1
-
-
-def test_device_work_knows_what_launched_it():
-    answer = timeline(two_steps())
     kernels, copies = lane(answer, "kernel 0 7"), lane(answer, "copy 0 7")
     numbered = events(answer)
-    calls, operators = ([numbered[number] for number in kernels[key]] for key in ("launch", "operator"))
-    assert [(row["id"], row["start"][at]) for row, at in calls] == [
-        ("runtime main thread", 310), ("runtime main thread", 1310)
-    ]  # fmt: skip
-    assert [(row["id"], row["start"][at]) for row, at in operators] == [
-        ("cpu main thread", 300), ("cpu main thread", 1300)
-    ]  # fmt: skip
+    for key, kind, starts in (("launch", "runtime", [310, 1310]), ("operator", "cpu", [300, 1300])):
+        rows = [numbered[number] for number in kernels[key]]
+        assert [(row["id"], row["start"][at]) for row, at in rows] == [(f"{kind} main thread", at) for at in starts]
     assert copies["operator"] == [-1, -1]  # called outside of any operator
     assert min(copies["launch"]) >= 0
 
 
-def test_a_gap_is_named_by_its_main_cause():
+def test_a_gap_is_named_by_its_main_cause_and_has_facts_up_to_a_limit(monkeypatch):
+    monkeypatch.setattr(module, "MAX_FACTS", 2)
     answer = timeline(two_steps())
     idle = lane(answer, "idle 0")
     assert (idle["start"], idle["duration"]) == ([0, 730, 1730], [330, 600, 270])
     assert texts(answer, idle) == ["dataloader", "other", "other"]
+    assert len(idle["facts"]) == 2
     assert idle["facts"][0] == {
         "dataloader": "200.0 µs", "other": "50.0 µs", "copy": "50.0 µs", "launch": "30.0 µs",
         "operator": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__",
@@ -98,12 +90,6 @@ def test_a_gap_names_the_python_function_that_ran_longest():
     answer = timeline(builder)
     assert [gap["Python"] for gap in lane(answer, "idle 0")["facts"]] == ["train.py(1): main"] * 3  # 180 of 330 µs
     assert lane(answer, "python main thread")["level"] == [0, 1]
-
-
-def test_facts_of_too_many_gaps_are_left_out(monkeypatch):
-    monkeypatch.setattr(module, "MAX_FACTS", 2)
-    idle = lane(timeline(two_steps()), "idle 0")
-    assert (len(idle["facts"]), len(idle["start"])) == (2, 3)
 
 
 REDUCE = "ncclDevKernel_AllReduce"
@@ -162,13 +148,17 @@ def test_threads_of_two_processes_have_lanes_of_their_own():
 
 
 def many_steps(count=10):
-    """Steps of 100 µs with an operator of 10 µs and a kernel, which runs 250 µs after its launch; a long operator."""
+    """Steps of 100 µs with an operator of 10 µs and a kernel, which runs 250 µs after its launch.
+
+    An operator that runs through all of them, and a copy in the last one.
+    """
     builder = TraceBuilder()
     builder.op("long", 5, 100 * count - 10, tid=2)
     for number in range(count):
         builder.step(number, 100 * number, 100)
         op = builder.op("aten::mm", 100 * number + 10, 10)
         builder.launch("k", 100 * number + 12, 2, 100 * number + 262, 20, op=op)
+    builder.copy(100 * count - 50, 40, 100 * count - 45, 30, 1_000_000)
     return builder
 
 
@@ -179,32 +169,17 @@ def test_some_steps_are_asked_for():
     assert (some["loaded"]["first"], some["loaded"]["last"]) == (4, 5)
     start, end = some["loaded"]["start"], some["loaded"]["end"]
     assert start <= 400
-    assert end >= 782  # where the kernel of the last one ends
-    for row, at in events(some):
-        assert row["start"][at] < end
-        assert row["start"][at] + row["duration"][at] > start
-    assert lane(some, "cpu thread 2")["start"] == [5]  # it began before
-    kept = {(row["id"], row["start"][at], row["duration"][at]) for row, at in events(some)}
-    for row, at in events(whole):
-        begin, stop = row["start"][at], row["start"][at] + row["duration"][at]
-        assert ((row["id"], begin, row["duration"][at]) in kept) == (begin < end and stop > start)
+    assert 782 <= end < 800  # where the kernel of the last one ends
+    of_whole, of_some = (
+        {(row["id"], row["start"][at], row["duration"][at]) for row, at in events(answer)} for answer in (whole, some)
+    )
+    assert of_some == {event for event in of_whole if event[1] < end and event[1] + event[2] > start}
+    assert all(row["start"] for row in some["lanes"])  # so there is no lane for the copy
     kernels = lane(some, "kernel 0 7")
     launched = [events(some)[number][0]["kind"] if number >= 0 else None for number in kernels["launch"]]
     assert launched == [None if start > 14 + begin - 262 else "runtime" for begin in kernels["start"]]
     assert None in launched
-    sent = [
-        sum(len(row["start"]) for row in answer["lanes"] if row["kind"] not in NO_EVENTS) for answer in (whole, some)
-    ]
-    assert some["left_out"] == sent[0] - sent[1]
-
-
-def test_a_lane_without_events_in_the_steps_is_not_sent():
-    for steps in ((), (0, 0), (1, 1)):
-        assert all(row["start"] for row in timeline(two_steps(), *steps)["lanes"])
-    builder = many_steps()
-    builder.copy(950, 40, 955, 30, 1_000_000)
-    assert any(row["kind"] == "copy" for row in timeline(builder)["lanes"])
-    assert not any(row["kind"] == "copy" for row in timeline(builder, 0, 1)["lanes"])
+    assert some["left_out"] == count_of_events(whole) - count_of_events(some)
 
 
 def test_as_many_of_the_first_steps_are_loaded_as_fit(monkeypatch):
@@ -249,25 +224,6 @@ def test_the_clock_the_rank_and_the_warnings_are_there():
     assert answer["clock_us"] == 1_700_000_000_005_000
     assert answer["rank"] == 3
     assert (answer["warnings"], answer["partial"]) == ([], False)
-
-
-@pytest.mark.parametrize(
-    "kinds",
-    [
-        ["cpu_op"], ["kernel"], ["gpu_memcpy"], ["cuda_runtime"], ["kernel", "gpu_memcpy", "user_annotation"],
-        ["cuda_runtime", "kernel"], ["user_annotation", "cpu_op"],
-    ],
-)  # fmt: skip
-def test_parts_of_a_trace_are_shown_whole(kinds):
-    builder = run_ahead()
-    builder.events = [event for event in builder.events if event.get("cat") in kinds]
-    answer = timeline(builder)
-    shown = [row for row in answer["lanes"] if row["kind"] not in NO_EVENTS]
-    assert sum(len(row["start"]) for row in shown) == sum(
-        event["ph"] == "X" and "ProfilerStep" not in event["name"] for event in builder.events
-    )
-    assert answer["left_out"] == 0
-    assert answer["total"]["start"] <= min(min(row["start"]) for row in shown)
 
 
 def test_a_trace_of_collectives_alone_and_one_of_memory_alone_are_shown():
@@ -317,9 +273,9 @@ def test_the_rows_of_a_lane_do_not_overlap():
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name[:30])
-def test_what_holds_in_every_trace(path):
+def test_lanes_of_every_trace_are_in_order_linked_and_found_in_the_file(path):
     analysis = analyze(path)
-    answer = lanes_of(analysis)
+    answer = lanes(analysis)
     numbered = events(answer)
     assert len({row["id"] for row in answer["lanes"]}) == len(answer["lanes"])
     for row in answer["lanes"]:
@@ -333,11 +289,12 @@ def test_what_holds_in_every_trace(path):
                 assert launching["correlation"][at] == correlation
         for operator in row.get("operator", []):
             assert operator < 0 or numbered[operator][0]["kind"] in ("cpu", "mark", "loader", "collective")
+        if row["thread"] >= 0:
+            name, at = answer["names"][row["name"][-1]], answer["file_us"] + row["start"][-1]
+            assert isinstance(event(path, name, (row["pid"], row["tid"]), at, row["duration"][-1]), dict)
     shown = sum(len(row["start"]) for row in answer["lanes"] if row["kind"] == "kernel")
     assert shown == len(analysis.trace.kernels)
-    plain = tables(analysis)
-    assert (answer["warnings"], answer["partial"]) == (plain["warnings"], plain["partial"])
-    assert [step["name"] for step in answer["steps"]] == plain["steps"]["names"]
+    assert [step["name"] for step in answer["steps"]] == analysis.steps.names
 
 
 ARGUMENTS = {
@@ -372,24 +329,3 @@ def test_the_arguments_of_an_event_are_found_by_time_thread_and_name(tmp_path):
     for wrong in (("k", stream, 123, 10), ("k", main, 120, 10), ("m", stream, 120, 10)):
         with pytest.raises(InputError, match="no event"):
             event(path, *wrong)
-
-
-@pytest.mark.parametrize("value", [b'"\xbf"', b'"\x1f"', b"NaN", b"12345678901234567890", b'{"a": 1}'])
-def test_arguments_that_are_damaged_or_out_of_range_do_no_harm(tmp_path, value):
-    builder = TraceBuilder()
-    mark = builder.op("aten::mm", 0, 50)
-    mark["args"]["Concrete Inputs"] = "HERE"
-    path = builder.write(tmp_path / "made.json", json.dumps(builder.json).encode().replace(b'"HERE"', value))
-    facts = event(path, "aten::mm", (str(mark["pid"]), str(mark["tid"])), 0, 50)
-    assert json.dumps(facts, allow_nan=False)
-
-
-@pytest.mark.parametrize("path", TRACES[:4], ids=lambda path: path.name)
-def test_events_of_every_lane_are_found_in_the_file(path):
-    analysis = analyze(path)
-    answer = lanes(analysis)
-    for row in answer["lanes"]:
-        if row["thread"] >= 0:
-            last = len(row["start"]) - 1
-            name, at = answer["names"][row["name"][last]], answer["file_us"] + row["start"][last]
-            assert isinstance(event(path, name, (row["pid"], row["tid"]), at, row["duration"][last]), dict)

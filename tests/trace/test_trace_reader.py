@@ -2,23 +2,20 @@
 
 import gzip
 import json
-import shutil
 import zlib
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support import ROOT
-from support.trace_builder import V100, TraceBuilder, two_steps
+from support.trace_builder import TraceBuilder, two_steps
 
-from walkthrough.advice.report import report, tables
+from walkthrough.advice.report import report
 from walkthrough.results.errors import InputError
 from walkthrough.trace import chrome_trace, reader
 from walkthrough.trace.analysis import analyze
 from walkthrough.trace.chrome_trace import MAX_SIZE, PARTIAL, Chunks, _decode_run
 from walkthrough.trace.reader import MAX_NAME, rank_of, read
-from walkthrough.trace.timeline import lanes
 
 RECORDED = ROOT / "tests" / "data" / "cpu.pt.trace.json.gz"
 GOOD = json.dumps(two_steps().json).encode()
@@ -41,14 +38,14 @@ def figures(tmp_path):
 
 @pytest.fixture
 def whole(figures):
+    """The figures of the good trace."""
     return figures(GOOD)[0]
 
 
-def assert_refused(figures, text, *words, name="made.json"):
+def assert_refused(figures, text, *words):
     with pytest.raises(InputError) as error:
-        figures(text, name)
-    for word in ("made.json", *words):
-        assert word in str(error.value)
+        figures(text)
+    assert all(word in str(error.value) for word in ("made.json", *words))
 
 
 def changed(change):
@@ -90,28 +87,19 @@ def test_a_bare_list_of_events_has_no_header(figures, whole):
     assert (bare["steps"], bare["gpus"][0]["name"]) == (whole["steps"], None)
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.randoms(use_true_random=False), st.sampled_from([64, 300, 4096]))
-def test_the_order_of_events_and_the_size_of_runs_change_nothing(figures, whole, shuffler, run):
-    def shuffle(trace):
+def test_the_order_of_events_the_size_of_runs_and_nested_arguments_change_nothing(figures, whole, shuffler, run):
+    def nest_and_shuffle(trace):
+        for event in trace["traceEvents"]:
+            event["args"]["list"] = [{"a": {"b": [{"c": 1}, {"d": 2}]}}, {"text": 'no end here: "}, {" \\"'}]
         shuffler.shuffle(trace["traceEvents"])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chrome_trace, "_RUN", run)
         patch.setattr(chrome_trace, "CHUNK_SIZE", run)
-        assert figures(changed(shuffle))[0] == whole
-        assert figures(gzip.compress(changed(shuffle)))[0] == whole
-
-
-def test_runs_end_between_events_however_these_are_nested(figures, whole, monkeypatch):
-    def nest(trace):
-        for event in trace["traceEvents"]:
-            event["args"]["list"] = [{"a": {"b": [{"c": 1}, {"d": 2}]}}, {"text": 'no end here: "}, {" \\"'}]
-
-    monkeypatch.setattr(chrome_trace, "_RUN", 200)
-    monkeypatch.setattr(chrome_trace, "CHUNK_SIZE", 64)
-    result, warnings = figures(changed(nest))
-    assert (result, warnings) == (whole, [])
+        text = changed(nest_and_shuffle)
+        assert figures(text) == figures(gzip.compress(text)) == (whole, [])
 
 
 INDENTED = json.dumps(two_steps().json, indent=1).encode()
@@ -133,7 +121,7 @@ def test_a_damaged_gzip_is_used_up_to_the_damage(figures, place, monkeypatch):
     packed[int(len(packed) * place)] ^= 0xFF
     result, warnings = figures(bytes(packed))
     assert result["steps"]["count"] >= 1
-    assert len([warning for warning in warnings if warning.endswith(PARTIAL)]) == 1
+    assert [warning.endswith(PARTIAL) for warning in warnings].count(True) == 1
 
 
 @pytest.mark.parametrize("run", [300, 2**20])  # bytes: the damage is in a later run, or in the only one
@@ -150,19 +138,12 @@ def test_damage_ends_the_trace_with_a_warning(figures, whole, run, monkeypatch):
 
 
 @pytest.mark.parametrize("literal", [b"N/A", b"NaN", b"nan", b"Infinity", b"-Infinity", b"inf", b"-nan(ind)"])
-def test_literals_that_are_not_json_count_as_missing(figures, whole, literal):
+def test_literals_that_are_not_json_count_as_missing_and_stay_inside_a_name(figures, whole, literal, tmp_path):
     text = GOOD.replace(b'"blocks per SM": 0.5', b'"blocks per SM": ' + literal)
-    assert literal in text
-    result, _ = figures(text)
+    result, _ = figures(text.replace(b"ConvolutionBackward0", b"a: NaN, [N/A] \x01"))
     assert result["gpus"][0]["sm_efficiency"] is None
-    assert result["steps"] == whole["steps"]
-
-
-def test_such_a_literal_inside_a_name_stays(tmp_path):
-    path = tmp_path / "made.json"
-    text = GOOD.replace(b"ConvolutionBackward0", b"a: NaN, [N/A] \x01")
-    path.write_bytes(text.replace(b'"dur": 60', b'"dur": 60, "x": NaN'))
-    assert "a: NaN, [N/A]  " in read(path).names
+    assert result["steps"]["breakdown_us"] == whole["steps"]["breakdown_us"]
+    assert "a: NaN, [N/A]  " in read(tmp_path / "made.json").names
 
 
 @pytest.mark.parametrize(
@@ -178,35 +159,23 @@ def test_an_event_without_a_usable_time_is_left_out_with_a_warning(figures, whol
     assert any("1 event" in warning for warning in warnings)
 
 
-def test_a_header_of_wrong_types_and_events_without_fields_count_as_missing(figures, whole):
-    def spoil(trace):
-        trace["deviceProperties"] = "none"
-        trace["distributedInfo"] = [1]
-        trace["traceEvents"] += [{}, {"ph": "X"}, {"ph": "X", "cat": "kernel", "args": None}]
-
-    result, _ = figures(changed(spoil))
-    assert result["steps"] == whole["steps"]
-    assert result["gpus"][0]["utilization"] == whole["gpus"][0]["utilization"]
-
-
-@pytest.mark.parametrize("value", [[], {}, True])
 @pytest.mark.parametrize("run", [200, 2**20])
-def test_a_value_of_a_wrong_type_is_named(figures, run, value, monkeypatch):
+def test_a_value_of_a_wrong_type_is_named(figures, run, monkeypatch):
     def spoil(trace):
-        trace["traceEvents"][1]["ts"] = value
+        trace["traceEvents"][1]["ts"] = {}
 
     monkeypatch.setattr(chrome_trace, "_RUN", run)
     monkeypatch.setattr(chrome_trace, "CHUNK_SIZE", run)
     assert_refused(figures, changed(spoil), "Expected", "[1].ts")
 
 
-def test_invalid_utf8_control_characters_and_odd_ids_do_not_matter(figures, whole, tmp_path):
+def test_invalid_utf8_control_characters_half_pairs_and_odd_ids_do_not_matter(figures, whole, tmp_path):
     def spoil(trace):
         for number, event in enumerate(trace["traceEvents"]):
             event["tid"] = [2**70, "main", -1.5][number % 3]
             event["args"].setdefault("External id", "id 18446744073709551615")
 
-    text = changed(spoil).replace(b"ConvolutionBackward0", b"caf\xe9 \x00\x1b[31m\n")
+    text = changed(spoil).replace(b"ConvolutionBackward0", b"caf\xe9 \x00\x1b[31m\n \\ud800\\u0041 \\udfff")
     assert figures(text)[0]["steps"]["count"] == whole["steps"]["count"]
     assert any(name.startswith("caf�") for name in read(tmp_path / "made.json").names)
 
@@ -215,39 +184,25 @@ def test_invalid_utf8_control_characters_and_odd_ids_do_not_matter(figures, whol
     ("text", "word"),
     [
         (b"", "empty"),
-        (gzip.compress(b"", mtime=0), "empty"),
         (b"not JSON", "not JSON"),
-        (b"\x00\x01\x02\xff", "not JSON"),
-        (b"{", "not JSON"),
         (b'"text"', "traceEvents"),
-        (b"{}", "traceEvents"),
         (b'{"traceEvents": 5}', "traceEvents"),
         (b'{"a": {"traceEvents": [{"ph": "X"}]}}', "traceEvents"),
         (b'{"traceEvents": []}', "no events"),
-        (b"[]", "no events"),
         (b'{"traceEvents": [1, 2, 3]}', "Expected `object`"),
         (b'{"traceEvents": [{"ph": "M", "name": "process_name"}]}', "nothing"),
         (b"[" * 200_000, "Expected `object`"),
         (b'{"traceEvents": [{"args": ' + b'{"a":' * 200_000 + b"1" + b"}" * 200_000 + b"}]}", ""),
         (b'{"a": ' * 200_000, ""),
-        (b'{"traceEvents": ' + b"[" * 200_000, ""),
         (b"\x1f\x8b not really gzip", "damaged"),
+        (json.dumps([{"ph": "X", "cat": "python_function", "ts": 1, "dur": 1}]).encode(), "Python functions alone"),
+        (b"PK\x03\x04" + GOOD, "is a zip archive: unpack it"),
+        (gzip.compress(257 * b"\0" + b"ustar"), "is a tar archive: unpack it"),
     ],
     ids=lambda value: repr(value[:20]),
 )
 def test_anything_but_a_trace_is_refused_in_one_line(figures, text, word):
     assert_refused(figures, text, word)
-
-
-def test_a_deeply_nested_argument_costs_no_more_than_its_event(figures, whole):
-    deep = b'"deep": ' + b"[" * 200_000 + b"]" * 200_000
-    text = GOOD.replace(b'"name": "ConvolutionBackward0"', b'"name": "ConvolutionBackward0", ' + deep, 1)
-    try:
-        result, _ = figures(text)
-    except InputError as error:
-        assert "nested" in str(error)
-    else:
-        assert result["kernels"] == whole["kernels"]
 
 
 def test_a_gzip_bomb_is_stopped_at_the_limit(tmp_path):
@@ -258,36 +213,9 @@ def test_a_gzip_bomb_is_stopped_at_the_limit(tmp_path):
         read(Chunks(path, max_size=20_000_000))
 
 
-def test_a_missing_file_and_a_folder_are_named(tmp_path):
-    for path in (tmp_path / "missing.json", tmp_path):
-        with pytest.raises(InputError, match="cannot read"):
-            read(path)
-    assert rank_of(tmp_path / "missing.json") is None
-
-
-@pytest.mark.parametrize("letter", ["\\ud800", "\\udfff\\ud800", "\\uD83d \\\\ud83d\\ude00", "\\ud800\\u0041"])
-def test_half_a_pair_of_letters_takes_nothing_else_away(tmp_path, whole, letter):
-    builder = two_steps()
-    builder.header |= {"odd": "@", "walkthrough": {"happenings": [{"step": "3", "what": "@"}]}}
-    builder.header["deviceProperties"][0] = V100 | {"name": "V100 @"}
-    builder.events.append({"ph": "M", "name": "thread_name", "pid": 100, "tid": 1, "args": {"name": "main @"}})
-    builder.op("aten::@", 10_005, 5)["args"]["odd"] = "@"
-    path = builder.write(tmp_path / "made.json", json.dumps(builder.json).replace("@", letter).encode())
-    analysis = analyze(path)
-    assert analysis.trace.warnings == []
-    assert report(analysis)["gpus"][0]["name"].startswith("V100 ")
-    assert analysis.trace.thread_names["100", "1"].startswith("main ")
-    assert report(analysis)["steps"]["count"] == whole["steps"]["count"]
-    for answer in (report(analysis), tables(analysis), lanes(analysis)):
-        msgspec.json.encode(answer, enc_hook=lambda number: number.item())
-    name = next(name for name in analysis.trace.names if name.startswith("aten::") and name.isascii() is False)
-    assert list(reader.event(path, name, ("100", "1"), 10_005.0, 5.0)) == ["odd"]
-
-
 @pytest.mark.parametrize(
     ("rank", "known"),
-    [(0, 0), (7, 7), (2**31 - 1, 2**31 - 1)]
-    + [(rank, None) for rank in (-1, 2**31, 2**70, 10**4000, 1.0, True, "1", None, [0])],
+    [(0, 0), (2**31 - 1, 2**31 - 1)] + [(rank, None) for rank in (-1, 2**31, 10**4000, 1.0, True, "1")],
     ids=lambda rank: str(rank)[:12],
 )
 def test_a_rank_is_a_whole_number_of_a_usual_size(tmp_path, rank, known):
@@ -297,15 +225,15 @@ def test_a_rank_is_a_whole_number_of_a_usual_size(tmp_path, rank, known):
     assert read(path).rank == rank_of(path) == known
 
 
-@pytest.mark.parametrize("value", [b"9" * 5000, b'"' + b"x" * chrome_trace.MAX_FIELD + b'"'])
-def test_a_field_of_the_header_that_cannot_be_read_is_missing(figures, whole, tmp_path, value):
+def test_a_field_of_the_header_that_cannot_be_read_is_missing(figures, whole, tmp_path):
+    value = b'"' + b"x" * chrome_trace.MAX_FIELD + b'"'
     for field in (b'"schemaVersion": 1', b'"traceName": "made by hand"'):  # before the events, and after them
         text = GOOD.replace(field, b'"distributedInfo": {"rank": ' + value + b"}")
         assert figures(text) == (whole, [])
         assert rank_of(tmp_path / "made.json") is None
 
 
-def test_more_events_or_names_than_any_trace_has_are_assert_refused(tmp_path, monkeypatch):
+def test_more_events_or_names_than_any_trace_has_are_refused(tmp_path, monkeypatch):
     path = two_steps().write(tmp_path / "made.json")
     monkeypatch.setattr(reader, "MAX_DISTINCT", 5)
     with pytest.raises(InputError, match="more names or threads"):
@@ -348,20 +276,3 @@ def test_one_endless_name_takes_no_more_memory_than_one_run_may(tmp_path, monkey
         read(path)
     assert max(lengths) < 2 * 8000
     assert sum(lengths) < 10 * 200_000
-
-
-def test_a_trace_of_python_functions_alone_is_assert_refused(tmp_path):
-    builder = TraceBuilder()
-    builder.add("python_function", "train.py(1): main", 100, 50)
-    with pytest.raises(InputError, match="Python functions alone"):
-        analyze(builder.write(tmp_path / "made.pt.trace.json"))
-
-
-@pytest.mark.parametrize(
-    ("name", "form", "kind"), [("made.tar", "tar", "tar"), ("made.tar.gz", "gztar", "tar"), ("made.zip", "zip", "zip")]
-)
-def test_an_archive_is_said_to_be_one(tmp_path, name, form, kind):
-    (tmp_path / "trace.json").write_bytes(GOOD)
-    path = shutil.make_archive(str(tmp_path / "made"), form, tmp_path, "trace.json")
-    with pytest.raises(InputError, match=f"{name} is a {kind} archive: unpack it"):
-        analyze(path)

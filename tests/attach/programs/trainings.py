@@ -3,12 +3,9 @@
 One runs in this process. Of several each runs in a fork of it, and a line says its name, process and exit code.
 """
 
-import atexit
-import copy
 import io
 import multiprocessing
 import os
-import signal
 import sys
 import threading
 
@@ -16,8 +13,8 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before a group is made: else gloo's threads outlive it
 from torch import nn
-from torch.optim import LBFGS, SGD, Adam, AdamW, RMSprop
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.optim import LBFGS, SGD, Adam, AdamW
+from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 
 def model():
@@ -36,8 +33,7 @@ def endless(batch_size=4):
 
 def loss(network, inputs, labels):
     value = nn.functional.cross_entropy(network(inputs), labels)
-    if not threading.current_thread().daemon:  # whose last step depends on when the program ends
-        print(value.item(), flush=True)
+    print(value.item(), flush=True)
     return value
 
 
@@ -116,14 +112,6 @@ def accumulate():
         training.optimizer.zero_grad()
 
 
-def gan():
-    """The critic steps three times as often as the generator, whose steps therefore mark."""
-    critic, generator = Training(Adam), Training(RMSprop)
-    for _ in range(30):
-        critic(3)
-        generator()
-
-
 def scaler():
     """GradScaler skips every third step: its gradients are infinite."""
     training = Training()
@@ -181,19 +169,14 @@ def in_backward():
 
 
 def compiled():
-    """The model is compiled, the optimizer is not."""
-    Training(network=torch.compile(model(), backend="eager"))(30)
-
-
-def compiled_step():
-    """The optimizer's step is called in a function that is compiled."""
-    training = Training()
+    """The model, and the function in which the optimizer's step is called."""
+    training = Training(network=torch.compile(model(), backend="eager"))
 
     @torch.compile(backend="eager")
     def update():
         training.optimizer.step()
 
-    for _ in range(60):
+    for _ in range(40):
         training.closure(next(training.batches))()
         update()
 
@@ -210,81 +193,19 @@ def without_loader():
 
 
 def evaluates_training_data():
-    """Each fifth step, in worker processes, as minGPT's addition demo does."""
+    """Each fifth step, in worker processes, as minGPT's addition demo does; nobody keeps the DataLoaders."""
     network, rows = model(), data()
-    optimizer, train = AdamW(network.parameters()), DataLoader(rows, 4, sampler=RandomSampler(rows, True, 160))
-    for number, batch in enumerate(train, start=1):
+    optimizer, sampler = AdamW(network.parameters()), RandomSampler(rows, True, 160)
+    for number, batch in enumerate(DataLoader(rows, 4, sampler=sampler), start=1):
         fit(network, optimizer, [batch])
         if number % 5 == 0:
             evaluate(network, DataLoader(rows, batch_size=16, num_workers=1))
-
-
-def rollouts():
-    """Reinforcement learning: 1000 forward passes without gradients, then 8 steps on what they found."""
-    network = model()
-    optimizer = Adam(network.parameters(), lr=0.01)
-    for _ in range(12):
-        with torch.no_grad():
-            seen = [network(torch.randn(16, 8)) for _ in range(1000)]
-        fit(network, optimizer, [(torch.randn(16, 8), seen[0].argmax(1)) for _ in range(8)])
-
-
-def recreated():
-    """The optimizer is made anew in each epoch of three steps."""
-    network = model()
-    for _ in range(30):
-        Training(network=network)(3)
 
 
 def two_trainings():
     """The first ends while it is traced."""
     Training()(6)
     Training()(60)
-
-
-def federated():
-    """Thirty clients, each with a copy of the model, an optimizer and four batches of its own."""
-    server = model()
-    for _ in range(30):
-        client = copy.deepcopy(server)
-        fit(client, SGD(client.parameters(), lr=0.1), DataLoader(data(16), 4))
-        server.load_state_dict(client.state_dict())
-
-
-def odd_batches():
-    """Batches are objects of the program's own, and lists of images; a sampler's length may have effects."""
-
-    class Batch(dict):
-        __getattr__ = dict.__getitem__
-
-    class Sampler(BatchSampler):
-        def __len__(self):
-            raise RuntimeError("nobody else asks for this")
-
-    rows, network = data(), model()
-    optimizer = SGD(network.parameters(), lr=0.1)
-    for collate in (lambda rows: Batch(rows=rows), lambda rows: tuple(zip(*rows, strict=True))):
-        sampler = Sampler(SequentialSampler(rows), 2, drop_last=True)
-        for batch in DataLoader(rows, batch_sampler=sampler, collate_fn=collate):
-            pairs = batch.rows if isinstance(batch, Batch) else list(zip(*batch, strict=True))
-            fit(network, optimizer, [[torch.stack(column) for column in zip(*pairs, strict=True)]])
-
-
-def odd_classes():
-    """An optimizer that has no hash before its constructor has ended, and a data set whose `==` is no truth value."""
-
-    class Named(SGD):
-        def __init__(self, parameters):
-            super().__init__(parameters, lr=0.1)
-            self.name = "named"
-
-        def __hash__(self):
-            return hash(self.name)
-
-    network = model()
-    optimizer = Named(network.parameters())
-    for _ in range(3):
-        fit(network, optimizer, ((rows, rows.argmax(1) % 2) for rows in DataLoader(torch.randn(64, 8), batch_size=4)))
 
 
 def own_profiler():
@@ -302,24 +223,6 @@ def late_profiler():
     training(6)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
         training(20)
-
-
-def legacy_profiler():
-    training = Training()
-    training(6)
-    with torch.autograd.profiler.profile():
-        training(24)
-
-
-def own_handler():
-    """Sets a handler of its own for SIGTERM while it is traced, which stays."""
-    training = Training()
-    training(6)
-    signal.signal(signal.SIGTERM, handler := lambda *_: sys.exit(3))
-    try:
-        training(14)
-    finally:
-        assert signal.getsignal(signal.SIGTERM) is handler
 
 
 def swallows():
@@ -373,27 +276,6 @@ def epochs_in_threads():
         thread.join()
 
 
-def daemon():
-    """Trains in a daemon thread, which is stopped as the program ends: while it is traced."""
-    training, traced, stop = Training(), threading.Event(), threading.Event()
-
-    def train():
-        training(6)
-        traced.set()
-        stop.wait(1.0)  # a step that takes long
-        while not stop.is_set():
-            training()
-
-    def end():
-        stop.set()
-        thread.join()
-
-    atexit.register(end)
-    thread = threading.Thread(target=train, daemon=True)
-    thread.start()
-    traced.wait()
-
-
 def forks_meanwhile():
     """Forks a process that trains as well, while its own training is traced."""
     training = Training()
@@ -404,32 +286,10 @@ def forks_meanwhile():
     training(14)
 
 
-def warns():
-    """Its DataLoaders warn: of the length of their data, of too many workers, of memory that cannot be pinned."""
-
-    class Stream(IterableDataset):
-        def __len__(self):
-            return 6
-
-        def __iter__(self):
-            return iter(data(8))
-
-        def __repr__(self):
-            return "a stream"
-
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    training, stream = Training(), DataLoader(Stream())
-    assert len(stream) == 6
-    pin = not torch.cuda.is_available()
-    loaders = stream, DataLoader(data(), 4, num_workers=2, pin_memory=pin, persistent_workers=True)
-    for loader in (*loaders, *loaders):
-        fit(training.network, training.optimizer, loader)
-
-
 def workers():
-    """Started by each method in turn."""
+    """Started by the methods that start a new Python."""
     training = Training()
-    for method in ("fork", "spawn", "forkserver"):
+    for method in ("spawn", "forkserver"):
         loader = DataLoader(data(), 4, num_workers=1, multiprocessing_context=method)
         fit(training.network, training.optimizer, loader)
 
@@ -447,22 +307,12 @@ def ddp():
     del network, optimizer  # they hold the group: gloo's threads may abort a process that ends with them
 
 
-def spawned():
-    """Two processes."""
-    torch.multiprocessing.spawn(train_rank, (f"{os.getcwd()}/store",), nprocs=2)
-    print("all have ended")
-
-
-def train_rank(rank, store):
-    dist.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
-    Training(network=nn.parallel.DistributedDataParallel(model()))(40)
-    dist.destroy_process_group()
-
-
 def run(name):
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    environment = dict(os.environ)
     globals()[name]()
+    assert os.environ == environment
 
 
 if __name__ == "__main__" and len(sys.argv) == 2:

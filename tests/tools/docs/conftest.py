@@ -5,7 +5,7 @@ import json
 import shutil
 
 import pytest
-from support import CPU_RECORD, NAMES, ROOT, build_site, make_result, write_run
+from support import CPU_RECORD, NAMES, ROOT, make_result, run_program, write_run
 
 from tools.docs import recorded
 from tools.docs.recorded import Course
@@ -25,7 +25,7 @@ def course():
 def site(tmp_path_factory):
     """The course as a site, built once: its folder."""
     folder = tmp_path_factory.mktemp("site")
-    finished = build_site(ROOT, folder)
+    finished = run_program("-m", "mkdocs", "build", "--strict", "--site-dir", folder, cwd=ROOT)
     assert finished.returncode == 0, finished.stderr
     return folder
 
@@ -58,9 +58,3 @@ def gpu_course(gpu_records):
 def own_gpu_records(gpu_records, tmp_path):
     """A copy of `gpu_records` that a test may change."""
     return shutil.copytree(gpu_records, tmp_path / "records")
-
-
-@pytest.fixture
-def own_cpu_record(tmp_path):
-    """A copy of this project's record of a CPU_RECORD, in a folder of records, that a test may change."""
-    return shutil.copytree(recorded.RECORDS / CPU_RECORD, tmp_path / "records" / CPU_RECORD)

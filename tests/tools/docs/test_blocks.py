@@ -36,12 +36,9 @@ def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
     assert [shown.folder.name for shown in gpu_course.records] == [GPU, CPU_RECORD]
     blocks = "<!-- begin number 03_reduced_h2d_copy -->\n<!-- end -->\n" * 2
     text = pages.filled(f"{page('04_loading.md')}\n{blocks}", gpu_course)
-    assert "no GPU recorded" not in text
-    assert text.count("*Measured: [made-up GPU](../logs/reference/made-up-gpu/README.md), ") == 1
-    assert "*[made-up GPU](../logs/reference/made-up-gpu/README.md).*" in text
+    assert text.count("*Measured: [made-up GPU](../logs/reference/made-up-gpu/README.md), ") == 1  # the first table
     assert "figures/made-up-gpu/breakdown.svg" in BLOCKS["figure"](gpu_course, "breakdown")
     assert "**1.25x (" in text  # 500 images/s after 400
-    assert "with the 95 % interval of one round: faster." in text
     assert BLOCKS["table"](gpu_course, "ladder", "all").count("### ") == 2
 
 
@@ -58,12 +55,10 @@ def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tm
 
 
 def test_every_study_has_tables_that_name_its_command_where_it_was_not_recorded(gpu_course):
-    assert set(page_tables.COMMANDS) == set(OF_A_LADDER)
-    for of, name in [(study, "any") for study in OF_A_LADDER]:
-        text = f"*Not recorded on made-up GPU: `python -m walkthrough {page_tables.COMMANDS[of]}`.*"
-        assert BLOCKS["table"](gpu_course, of, name) == text
+    for study in OF_A_LADDER:
+        text = f"*Not recorded on made-up GPU: `python -m walkthrough {page_tables.COMMANDS[study]}`.*"
+        assert BLOCKS["table"](gpu_course, study, "any") == text
     assert "No figure" in BLOCKS["figure"](gpu_course, "roofline")
-    assert "% of limit" not in BLOCKS["number"](gpu_course, "01_amp")
 
 
 def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
@@ -74,16 +69,10 @@ def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
             result.write_json(path, result.read_json(path) | {"needs": need})
     course = Course(recorded.records(own_gpu_records))
     assert "needs a GPU" in next(row for row in BLOCKS["chapters"](course, "gains").splitlines() if "05_pinned" in row)
-    compiled = next(row for row in BLOCKS["chapters"](course, "gains").splitlines() if "13_compile" in row)
-    assert re.search(r"\| 13: ~?[\d.]+x .*, 14: ~?[\d.]+x ", compiled)  # the chapter has two steps
-    number = BLOCKS["number"](course, "05_pinned_memory")
-    assert number.startswith("**No effect on [made-up GPU](../logs/reference/made-up-gpu/README.md): it needs a GPU.**")
-    assert "| `05_pinned_memory` |" not in number
+    assert "it needs a GPU.**" in BLOCKS["number"](course, "05_pinned_memory")
     number = BLOCKS["number"](course, "07_small_images")  # 800 images/s after 500
-    assert "| `04_multiprocess_loading` |" in number
+    assert "**1.60x (" in number and "| `04_multiprocess_loading` |" in number
     assert "06_prefetch_stream" not in number
-    assert "**1.60x (" in number
-    assert "the images/s of `04_multiprocess_loading`, the last step before it with an effect here, " in number
     assert "| `15_cuda_graphs` |" in BLOCKS["results"](course)  # the last that acts
     shown = course.shown
     assert len(shown.predictions) == len(shown.ladder.rows) - 1 - len(needs)
@@ -107,26 +96,10 @@ def test_text_out_of_a_record_stays_text(own_gpu_records):
     assert not re.search(r"(?<!\\)\]\(\.\./\.\./\.\./etc", text)
 
 
-def test_a_folder_without_records_and_a_broken_one_are_refused(tmp_path, own_cpu_record):
-    with pytest.raises(InputError, match="no recorded ladder"):
-        recorded.records(tmp_path / "none")
-    (own_cpu_record / "01_amp" / "result.json").write_text("{")
+def test_a_broken_record_is_refused(own_gpu_records):
+    (own_gpu_records / GPU / "01_amp" / "result.json").write_text("{")
     with pytest.raises(InputError, match="not JSON"):
-        recorded.records(own_cpu_record.parent)
-
-
-def test_a_missing_trace_is_reported(own_cpu_record, capsys):
-    next((own_cpu_record / "01_amp").glob("*.gz")).unlink()
-    course = Course(recorded.records(own_cpu_record.parent))
-    assert "01_amp" not in course.shown.analyses
-    assert "01_amp" in capsys.readouterr().err
-
-
-def test_a_figure_that_a_record_cannot_give_has_a_sentence_in_its_place(course, gpu_course):
-    for name, draw in figures.FIGURES.items():
-        for shown in (course, gpu_course):
-            text = BLOCKS["figure"](shown, name)
-            assert text.startswith("![" if draw(shown.shown) else "*No ")
+        recorded.records(own_gpu_records)
 
 
 @pytest.mark.parametrize("lab", sorted(path.stem for path in (DOCS / "labs").glob("*.md")))

@@ -16,6 +16,7 @@ from walkthrough.cli import _parser
 
 PAGE = (ROOT / "docs" / "your_own_script.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+PARTS = dict(zip("setup timing trace loop ranks wrapped".split(), BLOCKS, strict=True))  # by what they are for
 ON_A_CPU = {"CUDA_VISIBLE_DEVICES": "", "HIP_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
 
 
@@ -26,22 +27,13 @@ def write_program(folder, *blocks):
     return program
 
 
-def explained(path):
-    finished = run_program("-m", "walkthrough", "explain", path, "--json", cwd=ROOT)
-    assert finished.returncode == 0, finished.stderr
-    return json.loads(finished.stdout)
+@pytest.fixture
+def explained(run_command):
+    return lambda path: json.loads(run_command("explain", path, "--json").stdout)
 
 
-@pytest.fixture(scope="module")
-def parts():
-    """The page's blocks by what they are for."""
-    names = ("setup", "timing", "trace", "loop", "ranks", "wrapped")
-    assert len(BLOCKS) == len(names), "a block was added to the page or removed: name here what it is for"
-    return dict(zip(names, BLOCKS, strict=True))
-
-
-def test_the_page_is_a_program_that_prints_its_speed_and_records_three_steps(parts, tmp_path):
-    program = write_program(tmp_path, parts["setup"], parts["timing"], parts["trace"], parts["loop"])
+def test_the_page_is_a_program_that_prints_its_speed_and_records_three_steps(explained, tmp_path):
+    program = write_program(tmp_path, PARTS["setup"], PARTS["timing"], PARTS["trace"], PARTS["loop"])
     finished = run_program(program, cwd=tmp_path, **ON_A_CPU)
     assert finished.returncode == 0, finished.stderr
     assert re.fullmatch(r"\d+ images/s \(windows \d+ to \d+\)", finished.stdout.strip())
@@ -55,35 +47,21 @@ def test_the_page_is_a_program_that_prints_its_speed_and_records_three_steps(par
     assert explained(tmp_path / "logs" / "after")["steps"]["names"] == ["11", "12", "13"]
 
 
-def test_the_commands_of_the_page_are_commands_and_have_its_options():
-    lines = re.findall(r"^    (walkthrough .+?)(?: {2,}#.*)?$", PAGE, re.MULTILINE)
-    assert {shlex.split(line)[1] for line in lines} == {"trace", "time", "explain", "fit"}
-    for line in lines:
-        assert _parser().parse_args(shlex.split(line)[1:])
-    parser = _parser()
-    for option in re.findall(r"^\| (`--.+?`) \|", PAGE, re.MULTILINE):
-        words = option.replace("`", "").replace(",", "").split()
-        assert parser.parse_args(["trace", *words, "--", "true"])
-
-
-def test_two_ranks_record_a_trace_each_that_holds_its_rank(parts, tmp_path):
+def test_two_ranks_record_a_trace_each_that_holds_its_rank(explained, tmp_path):
     name = 'worker_name=f"{socket.gethostname()}_{rank}"'
     assert f"`{name}`" in PAGE
     handler = 'tensorboard_trace_handler("logs/before", '
-    assert handler in parts["trace"]
-    traced = parts["trace"].replace(handler, f"{handler}{name}, ")
-    program = write_program(
-        tmp_path, parts["ranks"], parts["setup"], parts["wrapped"], traced, "dist.destroy_process_group()"
-    )
+    assert handler in PARTS["trace"]
+    traced = PARTS["trace"].replace(handler, f"{handler}{name}, ")
+    blocks = PARTS["ranks"], PARTS["setup"], PARTS["wrapped"], traced, "dist.destroy_process_group()"
+    program = write_program(tmp_path, *blocks)
     started = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, program]
     finished = run_program(*started, cwd=tmp_path, **ON_A_CPU)
     assert finished.returncode == 0, finished.stderr
     folder = tmp_path / "logs" / "before"
     workers = sorted(re.sub(r"\.\d+\.pt\.trace\.json\.gz$", "", path.name) for path in folder.iterdir())
     assert workers == [f"{socket.gethostname()}_{rank}" for rank in (0, 1)]
-    ranks = explained(folder)["ranks"]
-    assert [rank["rank"] for rank in ranks] == [0, 1]
-    assert [rank["steps"]["count"] for rank in ranks] == [3, 3]
+    assert [(rank["rank"], rank["steps"]["count"]) for rank in explained(folder)["ranks"]] == [(0, 3), (1, 3)]
 
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -105,6 +83,8 @@ def commands_of(page):
 def test_each_command_on_a_page_is_one_and_has_the_options_that_the_page_gives_it():
     commands = [(page.name, words) for page in PAGES for words in commands_of(page)]
     assert len(commands) > 80  # they are found
+    for options in re.findall(r"^\| (`--.+?`) \|", PAGE, re.MULTILINE):  # of `trace`
+        commands.append(("the table of options", ["trace", *options.replace("`", "").replace(",", "").split(), "true"]))
     for page, words in commands:
         args, others = _parser().parse_known_args(words)
         assert args.command == words[0], page

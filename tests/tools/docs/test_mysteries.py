@@ -21,22 +21,8 @@ def shown():
     return {name: analyze(mysteries.trace_of(name)) for name in mysteries.NAMES}
 
 
-@pytest.fixture(scope="module")
-def counts(shown):
-    """{mystery: {operator: how many per step}}"""
-    return {
-        name: {item.name: item.count / len(one.steps.names) for item in one.operators} for name, one in shown.items()
-    }
-
-
-@pytest.fixture(scope="module")
-def texts():
-    return {name: gzip.decompress(mysteries.trace_of(name).read_bytes()).decode() for name in mysteries.NAMES}
-
-
 @each
 def test_a_trace_is_small_whole_and_of_steps_that_are_alike_in_what_they_do(shown, name):
-    assert mysteries.trace_of(name).stat().st_size <= 300_000
     assert len(shown[name].steps.names) == mysteries.TRACED_STEPS.get(name, 3)
     assert shown[name].trace.warnings == []
     assert shown[name].trace.recording.happenings == []
@@ -44,10 +30,11 @@ def test_a_trace_is_small_whole_and_of_steps_that_are_alike_in_what_they_do(show
 
 
 @each
-def test_a_trace_gives_nothing_away_and_names_no_machine(texts, name):
-    assert GIVEAWAYS.findall(texts[name]) == []
-    assert privacy.scrubbed(json.loads(texts[name])) == json.loads(texts[name])
-    assert [own for own in privacy.own_names() if privacy.holds_name(texts[name].encode(), own)] == []
+def test_a_trace_gives_nothing_away_and_names_no_machine(name):
+    text = gzip.decompress(mysteries.trace_of(name).read_bytes()).decode()
+    assert GIVEAWAYS.findall(text) == []
+    assert privacy.scrubbed(json.loads(text)) == json.loads(text)
+    assert [own for own in privacy.own_names() if privacy.holds_name(text.encode(), own)] == []
 
 
 @pytest.mark.parametrize(
@@ -55,13 +42,13 @@ def test_a_trace_gives_nothing_away_and_names_no_machine(texts, name):
     [
         ("a", "aten::roll", 16 * 24),  # images in a batch, rows of an image
         ("b", "aten::_fft_r2c", 32),  # sounds in a batch
-        *(("d", operator, 32 * 4 + 2) for operator in ("aten::is_nonzero", "aten::isfinite")),  # parameters
-        ("d", "torch::autograd::AccumulateGrad", 32 * 4 + 2),
-        *(("e", operator, 64) for operator in ("aten::embedding", "aten::embedding_dense_backward")),  # columns
+        ("d", "aten::is_nonzero", 32 * 4 + 2),  # parameters
+        ("e", "aten::embedding_dense_backward", 64),  # columns
     ],
 )
-def test_a_trace_shows_its_cause_by_a_count_per_step(counts, name, operator, count):
-    assert 0.9 * count < counts[name][operator] <= count
+def test_a_trace_shows_its_cause_by_a_count_per_step(shown, name, operator, count):
+    [found] = [item.count for item in shown[name].operators if item.name == operator]
+    assert 0.9 * count < found / len(shown[name].steps.names) <= count
 
 
 def test_traces_a_and_b_wait_for_their_loader_and_b_in_a_later_epoch(shown):
@@ -96,28 +83,3 @@ def test_what_was_measured_is_of_these_programs():
     for gain in measured.gains.values():
         assert len(gain.before) == len(gain.after) == gain.rounds >= 2
         assert gain.low < gain.ratio < gain.high
-
-
-def test_gains_are_read_from_the_timed_rounds(monkeypatch):
-    asked = []
-
-    def run(command, *words):
-        asked.append((command, words[-3:]))
-        ratio = {"ratio": 2.0, "low": 1.9, "high": 2.1, "rounds": 2, "resolved": True}
-        return json.dumps({"steps_per_second": {"A": [1.0, 1.0], "B": [2.0, 2.0]}, "ratio": ratio})
-
-    monkeypatch.setattr(mysteries, "_run", run)
-    measured = mysteries.measure(rounds=2, steps=5)
-    assert list(measured.gains) == list(mysteries.NAMES)
-    assert str(measured.gains["e"].as_ratio) == "2.00x (1.90-2.10)"
-    assert measured.programs == mysteries.checksums()
-    programs = "docs/mysteries/programs/b.py", "--versus", "docs/mysteries/programs/b_fixed.py"
-    assert asked[1] == ("time", programs)
-
-
-def test_a_recorded_trace_is_without_paths_hosts_and_what_nothing_reads():
-    event = {"name": "aten::add", "args": {"Ev Idx": 1, "Input Dims": [[2]]}}
-    python = {"name": "python", "args": {"labels": "/home/somebody/train.py"}}
-    trace = {"host_name": "host", "traceName": "/tmp/x", "schemaVersion": 1, "traceEvents": [event, python]}
-    events = [{"name": "aten::add", "args": {"Input Dims": [[2]]}}, {"name": "python", "args": {"labels": "…"}}]
-    assert mysteries.cleaned(trace) == {"schemaVersion": 1, "traceEvents": events}

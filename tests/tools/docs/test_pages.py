@@ -38,34 +38,18 @@ def test_a_stale_page_a_missing_figure_and_one_that_no_page_shows_are_named_and_
     assert pages.stale(files, course, tmp_path) == []
 
 
-def test_the_text_around_the_marks_is_left_alone(course):
-    before, after = "before\n<!-- begin number none -->\n", "<!-- end -->\nafter\n"
-    assert pages.filled(f"{before}whatever\n{after}", course) == f"{before}\n`none` has not been recorded.\n\n{after}"
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("<!-- begin nonsense -->\n<!-- end -->", "no block 'nonsense'"),
-        ("<!-- begin machine -->\n", "mark without its partner"),
         ("<!-- begin machine -- >\n<!-- end -->", "mark without its partner"),
         ("<!-- begin table limit nonsense -->\n<!-- end -->", "no table nonsense of limit"),
-        ("<!-- begin figure nonsense -->\n<!-- end -->", "cannot be made"),
         ("<!-- begin number -->\n<!-- end -->", "cannot be made"),
-        ("<!-- begin diff 00_baseline 99_none -->\n<!-- end -->", "99_none"),
     ],
 )
 def test_a_mark_that_cannot_be_filled_is_named_with_its_page(course, text, message):
     with pytest.raises(InputError, match=message):
         pages.filled(text, course, "page.md")
-
-
-def test_a_page_names_the_whole_machine_at_its_first_measured_table_only(course):
-    whole, short = course.measured, course.measured_again
-    for page in CHAPTERS[:-2]:
-        text = pages.filled(read(page), course)
-        assert text.count(whole) <= 1, page
-        assert short not in text.partition(whole)[0], page
 
 
 def test_each_step_has_its_chapter():

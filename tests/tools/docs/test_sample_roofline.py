@@ -6,23 +6,6 @@ from tools.docs import others, sample_roofline
 from tools.docs.sample_roofline import REST
 
 
-@pytest.mark.parametrize(
-    ("operator", "kind"),
-    [
-        ("aten::cudnn_convolution", "convolutions, matrix products"),
-        ("aten::addmm", "convolutions, matrix products"),
-        ("aten::native_batch_norm_backward", "batch norm"),
-        ("aten::clamp_min_", "ReLU"),
-        ("aten::threshold_backward", "ReLU"),
-        ("aten::add_", "additions"),
-        ("aten::_foreach_add_", REST),
-        ("aten::max_pool2d_with_indices", REST),
-    ],
-)
-def test_an_operator_is_of_the_kind_that_its_name_says_in_an_old_trace_and_in_todays_torch(operator, kind):
-    assert sample_roofline.kind_of(operator) == kind
-
-
 def test_what_is_recorded_is_what_todays_torch_counts_of_the_model():
     recorded = others.read_samples().roofline
     assert {kind: tuple(counts) for kind, (_, *counts) in recorded.items()} == sample_roofline.counted()

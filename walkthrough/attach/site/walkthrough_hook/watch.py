@@ -91,6 +91,7 @@ class Loader:
 
     def __init__(self, loader: Any) -> None:
         self.loader = weakref.ref(loader)
+        self.iterator: Any = None  # a weak reference to its last one, which may outlive it
         self.settings = _settings(loader)
         dataset = getattr(loader, "dataset", None)
         try:
@@ -100,6 +101,11 @@ class Loader:
         self.steps = self.samples = 0
         self.sized, self.yielded = True, False
         self.workers: list[int] = []
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether it can yield no more."""
+        return self.loader() is None and (self.iterator is None or self.iterator() is None)
 
     def has_data_of(self, other: Loader) -> bool:
         """Whether both load the same data set: not by `==`, which compares a tensor's or an array's values."""
@@ -181,9 +187,11 @@ class Watch:
         marker = self._owners.get(optimizer)
         return marker.count if marker else 0
 
-    def began(self, loader: Any) -> None:
+    def began(self, loader: Any, iterator: Any = None) -> None:
         """A DataLoader is iterated anew."""
         entry = self.entry(loader)
+        if entry is not None and iterator is not None:
+            entry.iterator = weakref.ref(iterator)
         if entry is None or self.lead is None or self.task.done:
             return
         if EVALUATION in self.happened or not _gradients():
@@ -211,11 +219,14 @@ class Watch:
                 entry = Loader(loader)
             except Exception:  # of the program's own code, in a property
                 return None
-            for other in [other for other in self.loaders if other.loader() is None]:
-                if other.has_data_of(entry):  # made anew, for the next epoch
-                    entry.steps += other.steps
-                    self.loaders.remove(other)
-            self.loaders = [*self.loaders[1 - LOADERS :], entry]
+            gone = [other for other in self.loaders if other.is_gone]
+            for other in [other for other in gone if other.has_data_of(entry)]:  # made anew, for the next epoch
+                entry.steps += other.steps
+                self.loaders.remove(other)
+                gone.remove(other)
+            if len(self.loaders) >= LOADERS:
+                self.loaders.remove((gone or self.loaders)[0])
+            self.loaders.append(entry)
         return entry
 
     def happens(self, what: str) -> None:

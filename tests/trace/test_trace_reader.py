@@ -68,9 +68,9 @@ HEADER = {key: value for key, value in json.loads(GOOD).items() if key != "trace
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        (gzip.compress(GOOD), "made.json"),  # recognised by content, not by name
+        (gzip.compress(GOOD, mtime=0), "made.json"),  # recognised by content, not by name
         (GOOD, "made.json.gz"),
-        (gzip.compress(GOOD[:HALF]) + gzip.compress(GOOD[HALF:]), "made.json"),
+        (gzip.compress(GOOD[:HALF], mtime=0) + gzip.compress(GOOD[HALF:], mtime=0), "made.json"),
         (b"\xef\xbb\xbf\n" + json.dumps(json.loads(GOOD), indent=3).encode(), "made.json"),
         (changed(as_text), "made.json"),
         (json.dumps({"traceEvents": EVENTS} | HEADER).encode(), "made.json"),
@@ -197,7 +197,7 @@ def test_invalid_utf8_control_characters_half_pairs_and_odd_ids_do_not_matter(fi
         (b"\x1f\x8b not really gzip", "damaged"),
         (json.dumps([{"ph": "X", "cat": "python_function", "ts": 1, "dur": 1}]).encode(), "Python functions alone"),
         (b"PK\x03\x04" + GOOD, "is a zip archive: unpack it"),
-        (gzip.compress(257 * b"\0" + b"ustar"), "is a tar archive: unpack it"),
+        (gzip.compress(257 * b"\0" + b"ustar", mtime=0), "is a tar archive: unpack it"),
     ],
     ids=lambda value: repr(value[:20]),
 )

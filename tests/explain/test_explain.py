@@ -162,7 +162,7 @@ def test_steps_whose_result_or_trace_cannot_be_read_are_named_and_the_others_sti
         (1.25, None, (1.2, 1.4), "within", None),
         (1.25, 1.1, (1.25, 1.4), "within", "below"),
         (1.25, 1.27, (1.27, 1.4), "miss", "inside"),
-        (1.25, 1.2, (0.9, 1.2), "within", "inside"),  # a measured interval that holds 1 but not the bound
+        (1.25, 1.2, (0.9, 1.2), "within", "inside"),  # it includes 1 but not the bound
         (1.25, 1.4, (0.9, 1.3), "cannot tell", "above"),
         (1.0, None, (0.9, 1.1), "cannot tell", None),
         (None, 1.5, (1.2, 1.4), "cannot tell", "above"),

@@ -128,7 +128,7 @@ def test_a_page_shows_the_cells_of_the_terminal():
 
 
 def ladder_with_gains(*gains):
-    """A ladder of steps with these ratios to the step before: None: no measurable difference; a text: what one needs."""
+    """Steps with these ratios to the step before; None: no measurable difference; a text: what one needs."""
     steps, speed = [make_result(windows=around(100.0))], 100.0
     for number, gain in enumerate(gains, start=1):
         needs = gain if isinstance(gain, str) else None

@@ -84,6 +84,7 @@ def load_step(file):
 
 torch.set_num_threads(1)  # small models gain nothing from more, and tests share the machine
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # so also in programs that tests start
+signal.signal(signal.SIGINT, signal.default_int_handler)  # theirs as well: shells start background jobs deaf to Ctrl-C
 
 
 @pytest.fixture

@@ -46,20 +46,14 @@ def exit_code_of(main, *args):
         return code
 
 
-def listen_to_ctrl_c():
-    """For `preexec_fn`: a program started by one that ignores SIGINT, as shells start background jobs, would too."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
 def start_program(*command, **more):
-    """A program in a session of its own that hears Ctrl-C, its output and errors pipes of text. more: of `Popen`."""
+    """A program in a session of its own, its output and errors pipes of text. more: of `Popen`."""
     return subprocess.Popen(
         list(map(str, command)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        preexec_fn=listen_to_ctrl_c,
         **more,
     )
 

@@ -48,7 +48,7 @@ def test_a_ladder_is_recorded_and_packed_with_few_packages(project, command, tmp
 
     logdir = tmp_path / "R"
     options = "--device", "cpu", "--image-size", "48", "--data", tmp_path, "--logdir", logdir
-    there(*options, "--runs", "2", "--minutes", "60")
+    there(*options, "--runs", "1", "--minutes", "60")
     [folder] = (path for path in logdir.iterdir() if path.is_dir())
     there("--pack", folder)
     with zipfile.ZipFile(project / f"{folder.name}.zip") as file:

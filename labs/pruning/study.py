@@ -103,7 +103,7 @@ COMPARED = {  # {what is claimed: one of `variants`, over the other}; without a 
     "late-reinitialised": ("Late resetting beats other random weights", "late", "other random weights"),
     "global-layer-wise": ("A threshold over all layers beats one for each layer", "late, global masks", "late"),
     "layer-wise-random": ("Layer-wise masks beat random ones", "late", "late, random masks"),
-    "rounds": ("Pruning in rounds beats pruning in one shot", "late, in rounds", "late"),
+    "rounds": ("With late resetting, pruning in rounds beats one shot", "late, in rounds", "late"),
     "rounds-initialisation": ("", "initialisation, in rounds", "initialisation"),
 }
 

@@ -137,7 +137,10 @@ def block_diagonal(positions: torch.Tensor) -> torch.Tensor:
 
 
 def mark_dynamic(*inputs: torch.Tensor) -> None:
-    """Tell torch.compile that the sizes of these tensors change, so that one graph serves all but those of 1."""
+    """Tell torch.compile that the sizes of these tensors change, so that one graph serves all but those of 1.
+
+    torch documents `mark_dynamic` under this name only.
+    """
     for tensor in inputs:
         torch._dynamo.mark_dynamic(tensor, [at for at, size in enumerate(tensor.shape) if size > 1])
 

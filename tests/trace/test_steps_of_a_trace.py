@@ -78,8 +78,9 @@ def without(builder, unwanted):
 
 
 def two_loaders():
-    """After the fourth round no operator runs until the next wait: a new epoch, or a second loader."""
+    """In the second round and after the fourth no operator runs until the next wait: a second loader, a new epoch."""
     builder = rounds(4, "aten::mm")
+    builder.loading(1060, 30)
     builder.loading(4000, 20)
     builder.loading(4030, 20)
     builder.op("aten::mm", 4100, 100)

@@ -112,7 +112,7 @@ def test_three_whole_steps_are_traced_and_the_program_goes_on_to_its_own_end(run
     untraced = found["untraced_step_ms"] + found["untraced_after_ms"]
     assert len(untraced) >= min(found["warmup"], WARMUP) - 1
     assert min(untraced) > 0
-    assert runs.codes[name] == 0 or name == "in_thread"  # which is ended by a signal
+    assert runs.codes[name] == 0 or name == "in_thread"  # which torch may abort at its end
 
 
 @pytest.mark.long
@@ -152,12 +152,16 @@ def test_one_program_is_traced_explained_and_ended(trace):
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "warmup", "code", "words"),
-    [("in_thread", 3, 0, "the program was ended after them"), ("raises", 4, 1, "the program failed")],
+    [
+        # where it profiled another thread than the main one, torch sometimes aborts when all of Python has ended
+        ("in_thread", 3, 0, r"the program was ended after them, the command('s exit code is 0| was ended by SIGABRT)"),
+        ("raises", 4, 1, "the program failed, the command's exit code is 1"),
+    ],
 )
 def test_the_exit_code_is_0_unless_the_program_failed_by_itself(trace, name, warmup, code, words):
     finished = trace("--warmup", warmup, "--", TRAININGS, name)
     assert (finished.returncode, len(traces_in(Path("logs/trainings")))) == (code, 1)
-    assert f"; {words}, the command's exit code is {code}" in finished.stderr.splitlines()[-1]
+    assert re.search(f"; {words}", finished.stderr.splitlines()[-1])
 
 
 @pytest.mark.long

@@ -36,8 +36,7 @@ def test_a_process_that_cannot_be_attached_to_runs_and_only_the_command_says_why
 def test_each_iteration_of_a_loader_is_seen_once_and_each_batch(monkeypatch, workers):
     seen = []
     watch = SimpleNamespace(
-        began=lambda loader, iterator: seen.append(("began", loader)),
-        entry=id,
+        began=lambda loader, iterator: seen.append(("began", loader)) or id(loader),
         batch=lambda entry, batch, iterator: seen.append((entry, batch.tolist())),
     )
     monkeypatch.setattr(dataloader._BaseDataLoaderIter, "_num_yielded", None, raising=False)  # restored at the end

@@ -174,8 +174,7 @@ class Iterator:
     """A loader's, which knows what is known of that, but does not keep it."""
 
     def __init__(self, watch, loader):
-        watch.began(loader, self)
-        self.entry = watch.entry(loader)
+        self.entry = watch.began(loader, self)
 
 
 OPTIMIZER = Optimizer("a")
@@ -220,7 +219,7 @@ def test_a_loader_without_gradients_evaluates_even_if_its_data_is_trained_on(eva
     assert watch.samples() == 8 * 8
     assert [settings["persistent_workers"] for settings in watch.loader_settings()] == [True]
     watch.happens(EVALUATION)
-    watch.began(Loader(8, data))
+    Iterator(watch, Loader(8, data))
     assert watch.happened == [EVALUATION]
 
 

@@ -16,6 +16,7 @@ from walkthrough.results.errors import exit_code
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = sorted((ROOT / "steps").glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in STEPS]
+PATIENCE = 300  # s: the tests share the machine
 CPU_RECORD = min((ROOT / "logs" / "reference").glob("*/record.json")).parent.name  # this project's own
 
 
@@ -77,13 +78,18 @@ def still_there(pids, seconds=20):
     return remaining
 
 
+def until(ready, what="it", seconds=PATIENCE):
+    """Wait until `ready()` is true, and return that. what: is waited for, and named where it never comes."""
+    ends = time.monotonic() + seconds
+    while not (answer := ready()):
+        assert time.monotonic() < ends, f"{what} never came"
+        time.sleep(0.02)
+    return answer
+
+
 def wait_for(path, seconds=240):
     """Wait until there is a file that holds something, and return its text."""
-    end = time.monotonic() + seconds
-    while not path.exists() or not path.read_text(encoding="utf-8"):
-        assert time.monotonic() < end, path
-        time.sleep(0.05)
-    return path.read_text(encoding="utf-8")
+    return until(lambda: path.exists() and path.read_text(encoding="utf-8"), path, seconds)
 
 
 def assert_refused(finished, *words):

@@ -17,24 +17,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from support import ROOT, make_result, write_run
+from support import PATIENCE, ROOT, make_result, until, write_run
 from support.trace_builder import V100, TraceBuilder, two_steps
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">"
 PROFILER = "/data/plugin/pytorch_profiler"
 WALKTHROUGH = "/data/plugin/walkthrough"
 KERNEL = "volta_sgemm_128x64_nn"  # of `with_python`
-PATIENCE = 300  # s: the tests share the machine, and a failure of TensorBoard itself is noticed at once
 _http = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy of the environment is not asked
-
-
-def until(ready):
-    """Wait until `ready()` is true; returns it."""
-    ends = time.monotonic() + PATIENCE
-    while not (answer := ready()):
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-    return answer
 
 
 def hostile_trace():

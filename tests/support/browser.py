@@ -5,8 +5,8 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from support import ROOT
-from support.board import PATIENCE, PROFILER, WALKTHROUGH, fill, tensorboard
+from support import PATIENCE, ROOT
+from support.board import PROFILER, WALKTHROUGH, fill, tensorboard
 
 SHOTS = ROOT / "build" / "screenshots"  # kept, to be looked at
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from support.board import until
+from support import until
 
 from walkthrough.results import environment
 from walkthrough.results.result import write_whole

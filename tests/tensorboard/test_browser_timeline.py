@@ -301,7 +301,9 @@ def test_a_counter_says_its_value_under_the_pointer(timeline):
     lane = page.locator(".wtl-lane", has_text="memory, allocated").first
     row, canvas = lane.bounding_box(), page.locator(".wtl-canvas").bounding_box()
     page.mouse.move(canvas["x"] + canvas["width"] - 40, row["y"] + 20)
-    page.locator(".wtl-tip", has_text="8.0 MB").wait_for(state="visible")
+    tip = page.locator(".wtl-tip", has_text="8.0 MB")
+    tip.wait_for(state="visible")
+    assert tip.count() == 1
 
 
 def test_two_ranks_side_by_side(timeline, shot):

@@ -9,8 +9,8 @@ import random
 import urllib.parse
 
 import pytest
-from support import make_result, write_run
-from support.board import HOSTILE, both_tabs, distributed_traces, only_kernels, until
+from support import make_result, until, write_run
+from support.board import HOSTILE, both_tabs, distributed_traces, only_kernels
 from support.trace_builder import two_steps
 from werkzeug.test import Client
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from support import ROOT
-from support.board import PATIENCE, only_kernels, until
+from support import PATIENCE, ROOT, until
+from support.board import only_kernels
 from support.trace_builder import TraceBuilder, two_steps
 
 pytest.importorskip("torch_tb_profiler")

@@ -234,8 +234,8 @@ def _attach_to_loaders(module: Any, attached: Attached) -> None:
         if count:  # in `__next__`
             attached.watch.batch(getattr(iterator, "_walkthrough_loader", None), names.get("data"), iterator)
         elif not names.get("first_iter"):  # in `__init__`, or `_reset`, which the former may call as well
-            attached.watch.began(names["loader"], iterator)
-            iterator._walkthrough_loader = attached.watch.entry(names["loader"])  # which may be gone by the first batch
+            # the loader itself may be gone by the first batch
+            iterator._walkthrough_loader = attached.watch.began(names["loader"], iterator)
 
     module._BaseDataLoaderIter._num_yielded = property(lambda iterator: vars(iterator)[name], counted)
 

@@ -187,18 +187,20 @@ class Watch:
         marker = self._owners.get(optimizer)
         return marker.count if marker else 0
 
-    def began(self, loader: Any, iterator: Any = None) -> None:
-        """A DataLoader is iterated anew."""
-        entry = self.entry(loader)
-        if entry is not None and iterator is not None:
-            entry.iterator = weakref.ref(iterator)
-        if entry is None or self.lead is None or self.task.done:
-            return
+    def began(self, loader: Any, iterator: Any) -> Loader | None:
+        """A DataLoader is iterated anew; returns what is known of it, None for one of which nothing can be."""
+        entry = self._entry(loader)
+        if entry is None:
+            return None
+        entry.iterator = weakref.ref(iterator)
+        if self.lead is None or self.task.done:
+            return entry
         if EVALUATION in self.happened or not _gradients():
             self.happens(EVALUATION)
         elif self._trains(entry) or all(loader.loader() is None for loader in self._training_loaders()):
             self.happens(NEW_EPOCH)
             self.epoch_began = time.perf_counter()
+        return entry
 
     def batch(self, entry: Loader | None, batch: Any, iterator: Any = None) -> None:
         """A DataLoader has yielded a batch."""
@@ -211,8 +213,7 @@ class Watch:
         if entry.settings["num_workers"]:
             entry.workers = [worker.pid for worker in getattr(iterator, "_workers", [])]
 
-    def entry(self, loader: Any) -> Loader | None:
-        """What is known of a DataLoader; None for one of which nothing can be."""
+    def _entry(self, loader: Any) -> Loader | None:
         entry = next((entry for entry in self.loaders if entry.loader() is loader), None)
         if entry is None:
             try:

@@ -57,7 +57,6 @@ def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10, operato
         (computing(200, collective_us=300, at=500),
          "for the first 0.5 ms the GPU most likely still runs what was launched before the trace; in the rest kernels "
          "that compute run 38% of the time, communication alone 57%, and 40% of all kernels' time is matrix work"),
-        (computing(980, collective_us=5), "compute-bound: kernels fill 98% of the step, 99% of their time matrix work"),
         # work that is queued for 5 % of the step, half of the time without a kernel, is what the GPU waits for
         (computing(900, at=80), "for the first 0.1 ms the GPU most likely still runs what was launched before the "
          "trace; in the rest kernels run 95% of the time, and 100% of that is matrix work"),
@@ -68,8 +67,6 @@ def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10, operato
         (on_cpu(("aten::conv2d", 493), ("aten::mm", 491)),
          "compute-bound: 98% of the step is operators on the CPU, 50% of their time aten::conv2d; "
          "left to try: a GPU, a smaller model, or fewer or smaller images"),
-        (on_cpu(("aten::mm", 491), ("aten::bmm", 400), ("aten::addmm", 93)),
-         "compute-bound: 98% of the step is operators on the CPU; left to try"),
         # less than a tenth could be gained
         (on_cpu(("aten::mm", 870), (SGD, 90)), "compute-bound: 96% of the step is operators on the CPU, 91% of their "
          "time aten::mm; biggest possible gain: Use a fused optimizer, at most 1.10x"),

@@ -228,20 +228,6 @@ def test_what_is_fused_is_gone_where_no_operator_was_recorded_too():
     assert costs(repeated(adding, 30))["compile"].estimated_gain > 2
 
 
-def test_work_between_the_steps_marks_is_in_no_step_and_proves_no_slower_one():
-    """Marks of 1 ms, and work all along the 10 ms from one to the next: less work moves into the marks."""
-    builder = TraceBuilder()
-    for begin in range(0, 30_000, 10_000):
-        builder.step(begin // 10_000, begin, 1000)
-        for at in range(begin + 10, begin + 9000, 90):
-            op = builder.op("aten::mm", at, 60)
-            builder.launch("ampere_fp16_s16816gemm_fp16_128x64_align1_nn", at + 5, 5, at + 15, 80, op=op)
-    result = advise(analyzed(builder))
-    assert all(cost.estimated_gain is None or cost.estimated_gain >= 1 for cost in result.costs)
-    [finding] = result.findings
-    assert (finding.id, finding.us_per_step <= 1000) == ("misaligned_matmul", True)
-
-
 # Waits.
 
 
@@ -273,15 +259,3 @@ def test_a_wait_beside_which_another_stream_works_costs_nothing(copies):
     assert waits.share_of_step < 0.02
     assert waits.predicted_gain == approx(1.0, abs=0.02)
     assert "the CPU waits for the GPU 1x per step" in waits.why
-
-
-def test_a_cost_too_small_for_advice_has_no_bound_that_a_replay_exceeds():
-    """300 us of Python beside a kernel, so that the GPU hardly waits for it; but without it the CPU would load then."""
-
-    def python(builder, begin):
-        builder.launch(SGEMM[0], begin + 1, 4, begin + 7, 295, op=builder.op("aten::mm", begin, 10))
-        builder.loading(begin + 306, 700)
-
-    item = costs(repeated(python, 1010))["host_python"]
-    assert 0 < item.share_of_step < 0.02
-    assert item.predicted_gain is item.estimated_gain is None

@@ -6,23 +6,12 @@ import numpy as np
 import pytest
 from pytest import approx
 from support import ROOT
-from support.trace_builder import (
-    V100,
-    TraceBuilder,
-    analyzed,
-    costs,
-    one_step,
-    read_trace,
-    repeated,
-    run_ahead,
-    two_steps,
-)
+from support.trace_builder import V100, TraceBuilder, analyzed, costs, one_step, repeated, run_ahead, two_steps
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
 from walkthrough.trace.analysis import analyze
-from walkthrough.trace.idle import idle, longest_stall
-from walkthrough.trace.steps import steps
+from walkthrough.trace.idle import longest_stall
 from walkthrough.trace.timeline import lanes
 
 ERAS = pytest.mark.parametrize("era", ["2021", "today"])
@@ -30,9 +19,9 @@ PINNED, BACK = "Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pageabl
 
 
 def waits_of(builder):
-    """The `Idle` of GPU 0."""
-    trace = read_trace(builder)
-    return idle(trace, steps(trace), 0)
+    """The `Idle` of the one GPU."""
+    [waits] = analyzed(builder).idle
+    return waits
 
 
 def causes(builder):
@@ -171,7 +160,8 @@ def test_a_gpu_waits_for_itself_from_a_launch_to_its_kernel_whatever_the_cpu_doe
     builder.launch("k", 100, 10, 500, 500)
     builder.wait(110, 1000)
     assert causes(builder) == {"launch": 110, "synchronisation": 20, "queued": 500 - 130}
-    stall = longest_stall(read_trace(builder), [waits_of(builder)])
+    result = analyzed(builder)
+    stall = longest_stall(result.trace, result.idle)
     assert stall and (stall.us, stall.work, stall.call, stall.first) == (370, "k", "cudaLaunchKernel", True)
 
 
@@ -190,9 +180,8 @@ def test_between_the_kernels_of_a_cuda_graph_the_gpu_waits_for_itself():
     builder.events += [first | {"ts": at} for at in (405, 705)]
     builder.copy(120, 700, 806, 5, 4, name=BACK)
     result = analyzed(builder)
-    [waits] = result.idle
-    assert waits.causes_us["queued"] == 2 * 200
-    stall = longest_stall(result.trace, [waits])
+    assert result.idle[0].causes_us["queued"] == 2 * 200
+    stall = longest_stall(result.trace, result.idle)
     assert stall and stall.call == "cudaGraphLaunch"
 
 
@@ -200,9 +189,7 @@ def test_between_the_kernels_of_a_cuda_graph_the_gpu_waits_for_itself():
 
 
 def test_a_cpu_trace_has_no_gpus_and_null_for_their_numbers():
-    builder = one_step(100, devices=[])
-    builder.loading(0, 30)
-    result = report(analyzed(builder))
+    result = report(analyzed(one_step(devices=[])))
     assert (result["gpus"], result["eligible_kernel_share"]) == ([], None)
     assert result["memory"] == {"peak_allocated_bytes": None, "peak_reserved_bytes": None, "devices": []}
 
@@ -302,7 +289,7 @@ def test_nanoseconds_are_kept_in_times_since_1970():
     builder, begin = TraceBuilder(), 1_712_195_495_519_689.0
     builder.step(1, begin, 100)
     builder.launch("k", begin, 1, begin + 10, 1.764)
-    kernels = read_trace(builder).kernels
+    kernels = analyzed(builder).trace.kernels
     assert kernels.duration == approx([1.764], rel=1e-9)
     assert np.isfinite(kernels.start).all()
 
@@ -324,10 +311,7 @@ def test_the_specimen_of_the_docs_has_the_numbers_and_the_fault_that_it_was_writ
     assert {role: us for role, us in result.steps.mean_breakdown_us.items() if us} == {
         "kernel": 400, "memcpy": 100, "runtime": 30 + 20, "dataloader": 300, "cpu_exec": 20 + 30, "other": 100,
     }  # fmt: skip
-    [gpu], [idle_time] = result.gpus, result.idle
-    assert {cause: us / 3 for cause, us in idle_time.causes_us.items() if us} == {
-        "copy": 30 + 100, "dataloader": 300, "launch": 20 + 50, "other": 100,
-    }  # fmt: skip
+    [gpu] = result.gpus
     assert (gpu.sm_efficiency, gpu.occupancy_percent) == approx(((3 + 0.5) / 10, (50 + 100 + 50 + 25) / 4))
     assert (gpu.tensor_core_share, result.tensor_cores.eligible_share) == approx((100 / 400, 200 / 400))
     advised = advise(result)

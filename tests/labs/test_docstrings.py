@@ -47,13 +47,3 @@ def test_collections_hold_no_copies_no_tests_and_depend_on_nothing_but_the_files
     assert [(text.package, text.file) for text in texts] == [("copied", "copied/changed.py"), ("single", "single.py")]
     moved = folder.rename(tmp_path / "elsewhere")
     assert (docstrings.collect([moved]), docstrings.collect_texts([moved])) == (documents, texts)
-
-
-def test_packages_of_several_folders_and_of_pythons_library_are_named_below_their_own(tmp_path):
-    *_, library = docstrings.package_folders()
-    assert (library / "asyncio" / "__init__.py").exists() and (library / "argparse.py").exists()
-    for file in ("one.py", "two/core.py", "test/core.py", "two/test/core.py", "site-packages/three/core.py"):
-        write_module(tmp_path / file, made_up(file, 0))
-    texts = docstrings.collect_texts([tmp_path / "site-packages", tmp_path])
-    named = [("one", "one.py"), ("three", "three/core.py"), ("two", "two/core.py")]
-    assert [(text.package, text.file) for text in texts] == named

@@ -12,7 +12,6 @@ PROSE = (
     "read once is kept, so that it need not be read again when the cursor moves back. Whoever closes the buffer "
     "drops all of its blocks, and the file below it is left as it was."
 )
-SENTENCES = ("The buffer is read in blocks", "A block that was", "Whoever closes the buffer")
 
 
 @pytest.mark.parametrize("rest", ["", "Args:\n    x: one", ">>> read(x)", ":param x: one", "Notes\n-----"])
@@ -20,7 +19,6 @@ def test_a_docstring_is_its_summary_line_and_the_prose_below_it_without_sections
     text = docstrings.document_of("mine", f"{SUMMARY}\n\n{PROSE}\n\n{rest}")
     assert (text.package, text.summary) == ("mine", "Read a buffer block by block.")
     assert (text.body, len(text.sentences)) == (PROSE, 3)
-    assert all(map(str.startswith, text.sentences, SENTENCES))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,6 @@ from support.labs import assert_same_training, equal, killed_in_epoch, lab_optio
 
 from common import program as programs
 from common.timing import Plan
-from labs.shared.text import word_vectors
 from labs.shared.training import BEST, Training, epochs_in
 from labs.simcls import documents, rank, study, train
 from labs.simcls.data import Candidates, Collate, token_count, tokens_for
@@ -143,29 +142,13 @@ def test_a_batch_is_as_long_as_its_longest_sequence_and_its_tokens_are_counted()
     assert token_count(0)((of_documents, references, candidates)).item() == 5 + 4 + 8
 
 
-def test_vectors_of_words_in_like_company_are_near_each_other():
-    draw = random.Random(0)
-    company = {3: range(10, 15), 4: range(10, 15), 5: range(20, 25)}  # 3 and 4 never stand together
-    texts = [[word, *draw.sample(company[word], 2)] for word in (3, 4, 5) for _ in range(100)] + [[7], []]
-    vectors, again = (word_vectors(texts, vocabulary=30, width=4) for _ in range(2))
-    assert vectors.shape == (30, 4) and vectors.isfinite().all() and torch.equal(vectors[3:6], again[3:6])
-    near, far = torch.nn.functional.cosine_similarity(vectors[3:4], vectors[4:6])
-    assert near > 0.9 and far < 0.5
-
-
 # The model
-
-
-def batch_of(texts, tokens, count=4):
-    size = SIZES["small"]
-    items = Candidates(texts.documents, tokens, size.lengths, ordered=False)
-    return Collate(tokens.pad_id)([items[number] for number in range(count)])
 
 
 def test_scores_are_cosines_and_do_not_hang_on_how_far_a_batch_is_filled_up(texts, tokens):
     torch.manual_seed(0)
     model = re_ranker("small", tokens.vocabulary, tokens.pad_id).eval()
-    batch = batch_of(texts, tokens)
+    batch = Collate(tokens.pad_id)(list(Candidates(texts.documents[:4], tokens, SIZES["small"].lengths, ordered=False)))
     scores, references = model(*batch)
     assert scores.shape == (4, CANDIDATES) and references.shape == (4,) and scores.abs().max() <= 1 + 1e-6
     longer = [batch[0], *(torch.nn.functional.pad(part, (0, 3), value=tokens.pad_id) for part in batch[1:])]
@@ -223,18 +206,10 @@ def test_cnn_dailymail_keeps_its_splits_and_its_sentences_are_lines(tmp_path):
     assert one.candidates[0].splitlines() == one.text.splitlines()[:3]
 
 
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("{", "cannot be read as JSON lines"),
-        ('{"article": "a b", "highlights": null}', 'line 2: "highlights" is no text'),
-        ('{"article": "a b", "highlights": "x", "candidates": ["a", "b"]}', "line 2: 2 candidates, not 4"),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path, line, words):
+def test_a_bad_line_is_named(tmp_path):
     path = lines_file(tmp_path / "own.jsonl", 1, candidates=generated)
-    path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(InputError, match=words):
+    path.write_text(path.read_text() + '{"article": "a b", "highlights": "x", "candidates": ["a", "b"]}\n')
+    with pytest.raises(InputError, match="line 2: 2 candidates, not 4"):
         corpus(path)
 
 
@@ -280,20 +255,16 @@ def settings(**more):
     return Settings(**(values | more))
 
 
-def test_training_lowers_the_loss_and_chooses_by_validation(texts, scores, tmp_path):
-    of = train.train(texts, scores, settings(epochs=4), CPU, keep=tmp_path)
-    rows = epochs_in(tmp_path)
-    assert rows[-1]["loss"] < 0.8 * rows[0]["loss"]
-    assert rows[of.chosen - 1] == max(rows, key=lambda row: row["validation_rouge"])
-    assert sum(of.counts.values()) == of.documents["test"]
-
-
 def test_a_training_that_was_killed_ends_as_an_uninterrupted_one(texts, scores, tmp_path):
     start = partial(train.train, texts, scores, settings(accumulate=2), CPU, 1)  # a worker, from epoch to epoch
     whole = start(tmp_path / "whole")
     with killed_in_epoch(2), pytest.raises(KeyboardInterrupt):
         start(tmp_path / "cut")
     assert start(tmp_path / "cut") == whole
+    rows = epochs_in(tmp_path / "whole")
+    assert rows[1]["loss"] < rows[0]["loss"]
+    assert rows[whole.chosen - 1] == max(rows, key=lambda row: row["validation_rouge"])
+    assert sum(whole.counts.values()) == whole.documents["test"]
     assert_same_training(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -314,11 +285,9 @@ def test_own_candidates_are_trained_on_and_ranked_by_two_commands(tmp_path, run_
     own = lines_file(tmp_path / "bart.jsonl", 40, candidates=generated)
     words = ("--device", "cpu", "--workers", "0", "--epochs", "1", "--batch-size", "4", "--accumulate", "2")
     kept = tmp_path / "kept"
-    trained = run_here(LAB / "train.py", "--candidates", own, "--logdir", kept, *words)
-    assert trained.returncode == 0, trained.stderr
+    run_here(LAB / "train.py", "--candidates", own, "--logdir", kept, *words)
     tested = json.loads((kept / train.TEST).read_text())
     assert tested["rouge"]["worst"] <= tested["rouge"]["re-ranked"] <= tested["rouge"]["oracle"]
-
     mine = lines_file(tmp_path / "mine.jsonl", 3, candidates=lambda number: generated(number)[: 4 - number])
     ranked = run_here(LAB / "rank.py", kept, mine, "--device", "cpu")
     rows = [json.loads(line) for line in ranked.stdout.splitlines()]
@@ -327,7 +296,6 @@ def test_own_candidates_are_trained_on_and_ranked_by_two_commands(tmp_path, run_
         expected = scored(model, [document], tokens)[0]
         assert row["scores"] == pytest.approx(expected, abs=1e-5) and len(expected) == 4 - at
         assert row["best"] == expected.index(max(expected)) and row["id"] == name == f"{at:040x}"
-        assert row["summary"] == document.candidates[row["best"]]
     assert_refused(run_here(LAB / "rank.py", tmp_path, mine, "--device", "cpu"), "cannot read", "ranker.json")
 
 
@@ -344,8 +312,7 @@ def test_an_encoder_of_a_local_folder_is_trained_and_kept_with_its_configuration
     shutil.rmtree(tiny)
     model, own, lengths = rank.loaded(kept, CPU)
     assert lengths == SIZES["base"].lengths and own(["reads an array"], 9) == tokens(["reads an array"], 9)
-    best = torch.load(kept / BEST)["model"]
-    assert equal(model.state_dict(), best)
+    assert equal(model.state_dict(), torch.load(kept / BEST)["model"])
 
 
 # The study's tables
@@ -370,8 +337,7 @@ def test_a_mean_over_packages_is_that_of_the_documents():
     share = over_packages(runs, difference("re-ranked", "random"), difference("oracle", "random"))
     assert share.mean == pytest.approx((3.5 / 8 - 0.1) / 0.4)
     row = next(row for row in study.ranking_rows(runs) if row["candidate chosen"] == "re-ranked")
-    assert row["ROUGE-1"].mean == pytest.approx(100 * 3.5 / 8)
-    assert row["of the way from random to oracle"].mean == share.mean
+    assert (row["ROUGE-1"].mean, row["of the way from random to oracle"].mean) == pytest.approx((43.75, share.mean))
 
 
 def test_its_interval_is_over_packages_not_documents_and_not_seeds_or_over_seeds_alone():

@@ -1,12 +1,16 @@
 """Small trainings, which print each loss: `trainings.py NAME…`.
 
 One runs in this process. Of several each runs in a fork of it, and a line says its name, process and exit code.
+Those that are cut off while they are traced count on a warm-up of 4 steps; then the profiler takes one for itself.
 """
 
 import io
 import multiprocessing
 import os
+import resource
+import signal
 import sys
+import tempfile
 import threading
 
 import torch
@@ -15,6 +19,8 @@ import torch.distributed.nn.functional  # before a group is made: else gloo's th
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam, AdamW
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+FORKS = multiprocessing.get_context("fork")
 
 
 def model():
@@ -236,17 +242,27 @@ def swallows():
 
 
 def raises():
-    """While the third step is traced: 4 of warm-up, 1 of the profiler's, 2 whole ones."""
+    """While the third step is traced."""
     training = Training()
     training(7)
     training.closure(next(training.batches))()
     raise ValueError("the data are at an end")
 
 
+def terminated():
+    Training()(7)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def vanishes():
-    """Ends by os._exit while it is traced."""
     Training()(6)
     os._exit(5)
+
+
+def no_room():
+    """A limit refuses larger files, as a full disk would."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    Training()(40)
 
 
 def in_thread():
@@ -280,23 +296,34 @@ def forks_meanwhile():
     """Forks a process that trains as well, while its own training is traced."""
     training = Training()
     training(6)
-    process = multiprocessing.get_context("fork").Process(target=Training(), args=(20,))
+    process = FORKS.Process(target=Training(), args=(20,))
     process.start()
     process.join()
     training(14)
 
 
 def workers():
-    """Started by the methods that start a new Python."""
+    """Forked from a new Python."""
     training = Training()
-    for method in ("spawn", "forkserver"):
-        loader = DataLoader(data(), 4, num_workers=1, multiprocessing_context=method)
-        fit(training.network, training.optimizer, loader)
+    fit(
+        training.network, training.optimizer, DataLoader(data(), 4, num_workers=1, multiprocessing_context="forkserver")
+    )
 
 
-def ddp():
-    """DistributedDataParallel over gloo, as torchrun starts it; one rank alone evaluates."""
-    dist.init_process_group("gloo")
+def ranks():
+    """As a launcher starts them."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = {"init_method": f"file://{folder}/store", "world_size": 2}
+        processes = [FORKS.Process(target=ddp, kwargs=start | {"rank": rank}) for rank in range(2)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+
+
+def ddp(**start):
+    """DistributedDataParallel over gloo; one rank alone evaluates. start: by default as torchrun sets it."""
+    dist.init_process_group("gloo", **start)
     network, batches = nn.parallel.DistributedDataParallel(model()), endless()
     optimizer = SGD(network.parameters(), lr=0.1)
     for _ in range(8):
@@ -318,8 +345,10 @@ def run(name):
 if __name__ == "__main__" and len(sys.argv) == 2:
     run(sys.argv[1])
 elif __name__ == "__main__":
+    import torch._dynamo  # noqa: F401  # else each fork imports it, which takes over a second
+
     for name in sys.argv[1:]:
-        process = multiprocessing.get_context("fork").Process(target=run, args=(name,))
+        process = FORKS.Process(target=run, args=(name,))
         process.start()
         process.join()
         print(name, process.pid, process.exitcode, flush=True)

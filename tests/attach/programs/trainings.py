@@ -345,7 +345,7 @@ def run(name):
 if __name__ == "__main__" and len(sys.argv) == 2:
     run(sys.argv[1])
 elif __name__ == "__main__":
-    import torch._dynamo  # noqa: F401  # else each fork imports it, which takes over a second
+    import torch._dynamo  # else each fork imports it, which takes over a second
 
     for name in sys.argv[1:]:
         process = FORKS.Process(target=run, args=(name,))

@@ -32,7 +32,6 @@ TRACED = {
     "functional": {"lead": [], "mark": "backward"},
     "in_backward": {"mark": "backward"},
     "compiled": {"lead": ["SGD"]},
-    "two_trainings": {"lead": ["SGD"]},
     "in_thread": {"lead": ["SGD"]},
     "swallows": {"lead": ["SGD"]},
     "workers": {"lead": ["SGD"]},
@@ -45,7 +44,7 @@ TRACED = {
     "one_call": {"lead": [], "mark": "backward", "samples_per_step": None, "total_steps": 30},
 }  # fmt: skip
 CUT = {"late_profiler": 0, "raises": 1, "terminated": 143}  # after a step or two; and their exit codes
-NOT_TRACED = {"no_room": 0, "own_profiler": 0, "vanishes": 5, "few": 0}
+NOT_TRACED = {"no_room": 0, "own_profiler": 0, "vanishes": 5}
 
 
 @pytest.fixture
@@ -136,11 +135,9 @@ def test_nothing_of_the_hook_is_inside_the_optimizers_mark(runs):
 
 @pytest.mark.long
 def test_what_was_whole_before_the_program_or_its_own_profiler_interrupts_is_a_trace_and_no_less(runs):
-    for name in ("raises", "terminated"):
-        assert list(step_marks(runs.traces[name]).values())[:2] == [True, True]
-    assert step_marks(runs.traces["raises"]) == {1: True, 2: True, 3: False}
+    assert step_marks(runs.traces["raises"]) == step_marks(runs.traces["terminated"]) == {1: True, 2: True, 3: False}
     assert 1 <= sum(step_marks(runs.traces["late_profiler"]).values()) < 3
-    assert [runs.traces[name] for name in (*NOT_TRACED, "ranks")] == [None] * 5
+    assert [runs.traces[name] for name in (*NOT_TRACED, "ranks")] == [None] * 4
     assert {name: runs.codes[name] for name in (*CUT, *NOT_TRACED)} == CUT | NOT_TRACED
     last = runs.command.stderr.splitlines()[-1]
     assert runs.command.returncode == 0
@@ -149,7 +146,7 @@ def test_what_was_whole_before_the_program_or_its_own_profiler_interrupts_is_a_t
         "; the program was ended after them, the command's exit code is 0; the program has a profiler of its own"
         in last
     )
-    assert re.search("; 4 more not: cannot write the trace to [^;:]+: No space left on device; ", last)
+    assert re.search("; 3 more not: cannot write the trace to [^;:]+: No space left on device; ", last)
 
 
 def test_one_program_is_traced_before_a_warm_up_that_it_has_not_and_explained(trace):
@@ -242,10 +239,8 @@ def test_what_cannot_be_traced_is_one_line_with_the_commands_exit_code(trace, tm
     ("words", "message"),
     [
         (["--"], "no command given"),
-        (["--", "no-such-command"], "no-such-command: no such command"),
         (["--", "nowhere.py"], "nowhere.py: no such file"),
         (["--out", "/proc/nowhere", "--", "true"], "cannot write /proc/nowhere"),
-        (["--out", __file__, "--", "true"], "File exists; choose another folder"),
         (["--out", "a:b", "--", "true"], "cannot be on PYTHONPATH; name another folder"),
         (["--steps", "0", "--", "true"], "not a whole number from 1"),
     ],
@@ -317,7 +312,6 @@ def test_sitecustomize_and_environment_are_as_they_were_and_nothing_of_the_comma
         ([{"state": "measuring", "pid": 1}], "by a signal or os._exit"),
         ([{"state": "stepping", "pid": 1, "steps": 7}], "7 training steps, before measuring began: give --warmup 1"),
         ([{"state": "stepping", "pid": 1, "steps": 2}], "2 training steps, before measuring began: train longer"),
-        ([{"state": "stepping", "pid": 1}], "give a smaller --warmup"),
     ],
 )
 def test_every_way_not_to_be_traced_has_its_words(reports, words):

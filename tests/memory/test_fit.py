@@ -185,7 +185,7 @@ def test_nothing_is_left_replaced_by_a_prediction():
 
 
 def test_the_command_prints_the_fixed_fields_and_the_largest_batch_fits_but_the_next_does_not(run_command):
-    budget = 5 * 10**6
+    budget = 6 * 10**6
     finished = run_command("fit", "--step", "02", *SMALL, "--memory", f"{CONTEXT_BYTES + budget}", "--json")
     assert finished.returncode == 0, finished.stderr
     value, one = json.loads(finished.stdout), of_step(2)

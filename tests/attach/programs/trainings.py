@@ -78,10 +78,6 @@ class Training:
         return run
 
 
-def few():
-    Training()(3)
-
-
 def ten_steps():
     """Then an evaluation."""
     training = Training()
@@ -91,21 +87,17 @@ def ten_steps():
 
 def plain():
     """Epochs of 16 steps, each with a validation."""
-    network, train, valid = model(), DataLoader(data(), 4), DataLoader(data(), 16)
-    optimizer = SGD(network.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    training, valid = Training(), DataLoader(data(), 16)
+    scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, 1)
     for _ in range(4):
-        fit(network, optimizer, train)
-        evaluate(network, valid)
+        training(16)
+        evaluate(training.network, valid)
         scheduler.step()
 
 
 def short_epochs():
     """Of two steps: no window of three is without a new epoch."""
-    network, train = model(), DataLoader(data(), 32)
-    optimizer = SGD(network.parameters(), lr=0.1)
-    for _ in range(40):
-        fit(network, optimizer, train)
+    Training(batch_size=32)(80)
 
 
 def accumulate():
@@ -153,23 +145,17 @@ def functional():
     network, batches = model(), endless()
     for _ in range(60):
         loss(network, *next(batches)).backward()
-        with torch.no_grad():
-            for parameter in network.parameters():
-                parameter -= 0.1 * parameter.grad
-                parameter.grad = None
+        for parameter in network.parameters():
+            parameter.data -= 0.1 * parameter.grad
+            parameter.grad = None
 
 
 def in_backward():
     """An optimizer for each parameter, which steps in a hook of the backward pass."""
     network, batches = model(), endless()
-    optimizers = {parameter: SGD([parameter], lr=0.1) for parameter in network.parameters()}
-
-    def update(parameter):
-        optimizers[parameter].step()
-        optimizers[parameter].zero_grad()
-
     for parameter in network.parameters():
-        parameter.register_post_accumulate_grad_hook(update)
+        optimizer = SGD([parameter], lr=0.1)
+        parameter.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
     for _ in range(60):
         loss(network, *next(batches)).backward()
 
@@ -206,12 +192,6 @@ def evaluates_training_data():
         fit(network, optimizer, [batch])
         if number % 5 == 0:
             evaluate(network, DataLoader(rows, batch_size=16, num_workers=1))
-
-
-def two_trainings():
-    """The first ends while it is traced."""
-    Training()(6)
-    Training()(60)
 
 
 def own_profiler():
@@ -284,10 +264,9 @@ def in_thread():
 
 def epochs_in_threads():
     """Each ends while it is traced."""
-    network, loader = model(), DataLoader(data(), batch_size=8)
-    optimizer = SGD(network.parameters(), lr=0.1)
+    training = Training(batch_size=8)
     for _ in range(5):
-        thread = threading.Thread(target=fit, args=(network, optimizer, loader))
+        thread = threading.Thread(target=training, args=(8,))
         thread.start()
         thread.join()
 
@@ -324,14 +303,13 @@ def ranks():
 def ddp(**start):
     """DistributedDataParallel over gloo; one rank alone evaluates. start: by default as torchrun sets it."""
     dist.init_process_group("gloo", **start)
-    network, batches = nn.parallel.DistributedDataParallel(model()), endless()
-    optimizer = SGD(network.parameters(), lr=0.1)
+    training = Training(network=nn.parallel.DistributedDataParallel(model()))
     for _ in range(8):
-        fit(network, optimizer, (next(batches) for _ in range(5)))
+        training(5)
         if dist.get_rank() == 0:
-            evaluate(network, [])
+            evaluate(training.network, [])
     dist.destroy_process_group()
-    del network, optimizer  # they hold the group: gloo's threads may abort a process that ends with them
+    del training  # it holds the group: gloo's threads may abort a process that ends with it
 
 
 def run(name):

@@ -165,7 +165,7 @@ def quick_tour(tmp_path_factory, worker_id):
     with FileLock(shared / "quick_tour.lock"):
         if not kept.exists():
             words = ("--quick", "--device", "cpu", "--logdir", logdir, "--data", shared)
-            done = run_program("-m", "walkthrough", "tour", *words, TORCHDYNAMO_DISABLE=1)
+            done = run_program(TESTS / "support" / "forked_tour.py", *words, TORCHDYNAMO_DISABLE=1)
             kept.write_text(json.dumps({"returncode": done.returncode, "stdout": done.stdout, "stderr": done.stderr}))
     return SimpleNamespace(finished=SimpleNamespace(**json.loads(kept.read_text())), logdir=logdir)
 

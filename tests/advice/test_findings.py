@@ -166,6 +166,7 @@ def test_what_stands_out_is_found_with_its_time(name, program, us, why):
         ("misaligned_matmul", run(*ODD_ATTENTION)),  # for fused attention to solve
         *(("misaligned_matmul", run((kernel, 500, operator))) for kernel, operator in (
             (SIMT, "aten::mm"),  # such kernels always load one element
+            (D884, "aten::mm"),
             (BMM, shaped("aten::mm", (64, 512), (512, 1000))),
             (BMM, shaped("aten::mm", (64, 512), (512, 1001), dtype="float")),
             (BMM, shaped("aten::mm", (64, 512), (512, 1))),  # a vector
@@ -229,17 +230,10 @@ def test_copies_within_the_gpu_are_found_where_no_kernel_runs():
     assert "layout_conversions" not in found(run(PRODUCT, more=copies(100, 200)))
 
 
-@pytest.mark.parametrize(
-    ("device", "bf16", "tf32"),
-    [
-        ({"name": "Tesla V100", "computeMajor": 7}, False, False),
-        ({"name": "NVIDIA A100", "computeMajor": 8}, True, True),
-        ({"name": "", "computeMajor": "broken"}, True, False),  # for all anyone knows
-    ],
-)
-def test_bf16_and_tf32_are_for_gpus_that_have_them(device, bf16, tf32):
+@pytest.mark.parametrize(("major", "bf16", "tf32"), [(7, False, False), (8, True, True), ("broken", True, False)])
+def test_bf16_and_tf32_are_for_gpus_that_have_them(major, bf16, tf32):
     program = run(SINGLE, HALF)
-    program.header["deviceProperties"] = [{"id": 0, **device}]
+    program.header["deviceProperties"] = [{"id": 0, "name": "", "computeMajor": major}]
     do = found(program)["precision_mix"].do
     assert ("GradScaler" not in do, "TF32" in do) == (bf16, tf32)
 

@@ -357,7 +357,6 @@ def test_many_launches_of_kernels_shorter_than_them_are_found(count, us, many):
     [
         ("blocking_copies", copied(PAGEABLE), "1 copy per step, 1.00 MB"),
         ("unfused_attention", run(*ATTENTION), "1x per step"),
-        ("recomputation", run(CONVOLVE, CONVOLVE, inside=(BACKWARD,)), "2 forward operators"),
         ("many_small_launches", launched(100, 3, 30), "100 kernels per step"),
     ],
 )
@@ -444,22 +443,12 @@ def test_outlying_steps_are_named():
 # Findings and the advice of the same cost.
 
 
-def loading(builder, begin):
-    builder.add("python_function", "train.py(10): main", begin + 1, 900)
-    builder.loading(begin + 1, 900)
-
-
 @pytest.mark.parametrize(
     ("name", "cost", "builder", "gain"),
     [
         ("blocking_copies", "pinned_memory", copied(PAGEABLE), 1000 / 886),
         ("many_small_launches", "cuda_graphs", launched(100, 3, 30, "aten::mm"), 30 / 4.5),
         ("exposed_collectives", "overlap_communication", run(PRODUCT, ALL_REDUCE, waits=True), 820 / 520),
-        ("unfused_optimizer", "fused_optimizer",
-         run(*[(ADD, 4, "aten::add_")] * 60, (BMM, 100, "aten::mm"), inside=("Optimizer.step#SGD",)),
-         360 / (360 - 126)),  # the CPU's time in it
-        ("host_python", "dataloader_workers",
-         run((BMM, 100, "aten::mm"), before=900, more=loading, waits=True), 1020 / 120),
     ],
 )  # fmt: skip
 def test_a_finding_gains_what_the_advice_to_do_the_same_gains(name, cost, builder, gain):

@@ -19,10 +19,9 @@ PROGRAM = ROOT / "steps" / "16_data_parallel.py"
 
 
 def rank(folder, words):
-    from support import SmallNet
-
     import common.model
     from common import ranks, session
+    from support import SmallNet
 
     torch.manual_seed(int(os.environ["RANK"]))
     model, measure = SmallNet(), session.run_step

@@ -47,5 +47,7 @@ def rank(folder, words):
 
 if __name__ == "__main__":
     sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-    once = LaunchConfig(1, 1, 2, run_id="two", rdzv_endpoint="localhost:0", start_method="fork", max_restarts=0)
-    elastic_launch(once, rank)(sys.argv[1], sys.argv[2:])
+    standalone = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "two"}
+    elastic_launch(LaunchConfig(1, 1, 2, **standalone, start_method="fork", max_restarts=0), rank)(
+        sys.argv[1], sys.argv[2:]
+    )

@@ -1,5 +1,6 @@
 """The ablation: its program is the steps', its plan, its runs and how they go on, and what follows from them."""
 
+import inspect
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +34,7 @@ def stand_in(monkeypatch):
 
 @pytest.fixture
 def bench(monkeypatch, stand_in, tmp_path, capture_step):
-    """bench(k, workers): step k and the program with all optimisations up to it, as namespaces to compare.
+    """bench(k): step k and the program with all optimisations up to it: loader, train_step, model, what was compiled.
 
     Both on `SmallNet`, in bf16 from step 01 on; torch.compile leaves models as they are.
     """
@@ -46,52 +47,41 @@ def bench(monkeypatch, stand_in, tmp_path, capture_step):
         return target
 
     monkeypatch.setattr(torch, "compile", leave)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(switches, "classifier", lambda *_: models.append(SmallNet()) or models[-1])
 
     def with_model(training, model):
-        return SimpleNamespace(
-            loader=training.loader, train_step=training.train_step, model=model,
-            compiled=[("model" if target is model else "function", mode) for target, mode in compiled],
-            cudnn_benchmark=torch.backends.cudnn.benchmark,
-        )  # fmt: skip
-
-    def both(k, workers=0):  # each is used before the next is made, which seeds anew
+        asked = [("model" if target is model else "function", mode) for target, mode in compiled]
         compiled.clear()
+        return SimpleNamespace(loader=training.loader, train_step=training.train_step, model=model, compiled=asked)
+
+    def both(k):  # each is used before the next is made, which seeds anew
+        words = {"--data": tmp_path, "--batch-size": 8, "--workers": 1, "--precision": "bf16"}
         torch.backends.cudnn.benchmark = False
-        words = {"--data": tmp_path, "--batch-size": 8, "--workers": workers, "--precision": "bf16"}
         step = capture_step(NAMES[k], *(str(word) for item in words.items() for word in item))
         yield with_model(step, step.model)
-        compiled.clear()
+        torch.backends.cudnn.benchmark = False
         training = switches.training(Optimisations(**dict.fromkeys(ablate.NAMES[:k], True)), step.args)
         yield with_model(training, models[-1])
 
     return both
 
 
-def closure(function):
-    return {
-        name: cell.cell_contents
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True)
-    }  # fmt: skip
-
-
 def test_the_optimisations_are_the_steps():
     assert (*(name[3:] for name in NAMES[1:-1]), "tf32") == ablate.NAMES  # the last step needs several processes
 
 
-of_each_step = pytest.mark.parametrize("k", range(len(NAMES) - 1), ids=NAMES[:-1])
-
-
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")
-@of_each_step
+@pytest.mark.parametrize("k", range(len(NAMES) - 1), ids=NAMES[:-1])
 def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
     facts = []
     to = torch.Tensor.to
     for training in bench(k):
-        waits, asked, dtypes = 0, [], []
+        loader = getattr(training.loader, "loader", training.loader)  # that which is prefetched
+        names = "batch_size num_workers prefetch_factor pin_memory persistent_workers drop_last".split()
+        fetched = {name: getattr(loader, name, None) for name in names}
+        loader.num_workers = 0  # from here on: no process is started
+        waits, asked, dtypes, losses = 0, [], [], []
         training.model.layers[0].register_forward_hook(lambda *seen, dtypes=dtypes: dtypes.append(seen[2].dtype))
-        losses = []
 
         def logged(self, *words, asked=asked, **more):
             asked.append(more.get("non_blocking", False))
@@ -102,9 +92,12 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
                 patch.setattr(torch.Tensor, "to", logged)
                 waits += reads(training, images, labels)
             losses.append(training.train_step(images, labels).item())
-        cells = closure(training.train_step)
+        cells = inspect.getclosurevars(training.train_step).nonlocals
         facts.append(
-            {
+            fetched
+            | {
+                "loader": (type(training.loader), type(getattr(loader, "sampler", None))),
+                "transform": repr(loader.dataset.transform),
                 "losses": losses,
                 "last images": training.model.seen.sum().item(),
                 "batch": (images.dtype, tuple(images.shape), images.stride()),
@@ -114,7 +107,7 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
                 "optimizer": cells["optimizer"].defaults,
                 "channels last": training.model.layers[0].weight.is_contiguous(memory_format=torch.channels_last),
                 "compiled": training.compiled,
-                "cudnn.benchmark": training.cudnn_benchmark,
+                "cudnn.benchmark": torch.backends.cudnn.benchmark,
                 "curve": [type(value) for value in cells["losses"]],
             }
         )
@@ -122,35 +115,13 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
     assert combined == step
 
 
-@of_each_step
-def test_its_loader_is_that_step_s(bench, k):
-    facts = []
-    for loader in (training.loader for training in bench(k, workers=1)):
-        fetching = getattr(loader, "loader", loader)  # that which is prefetched
-        own = [getattr(loader, name) for name in ("batch_size", "num_workers", "prefetch_factor", "pin_memory")]
-        own += [getattr(fetching, name, None) for name in ("persistent_workers", "drop_last")]
-        facts.append([*own, type(loader), type(getattr(fetching, "sampler", None)), repr(loader.dataset.transform)])
-    assert facts[0] == facts[1]
-
-
 def test_what_cannot_be_run_is_one_line(stand_in, monkeypatch):
     monkeypatch.setattr(switches, "classifier", lambda *_: SmallNet())
-
-    def why(on=("bigger_batch", "on_device_data"), **changes):
-        with pytest.raises(InputError) as error:
-            switches.program(replace(OPTIONS, **changes), 1, "x", on, "auto")
-        return str(error.value)
-
-    def no_memory(*_, **__):
-        raise MemoryError("DefaultCPUAllocator: can't allocate memory")
-
-    assert "larger than the data (50000 images)" in why(batch_size=50_001)
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "compile", lambda *_, **__: 1 / 0)
-        assert why(["compile", "on_device_data"]).startswith("torch.compile failed: ZeroDivisionError")
-    monkeypatch.setattr(switches, "time_training", no_memory)
-    assert why().endswith("with batch size 8: try --batch-size 4")
-    assert why(["on_device_data"]).endswith("try a smaller --model or --image-size")  # step 00's batch
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: 1 / 0)
+    with pytest.raises(InputError, match=r"larger than the data \(50000 images\)"):
+        switches.program(replace(OPTIONS, batch_size=50_001), 1, "x", ["bigger_batch", "on_device_data"], "auto")
+    with pytest.raises(InputError, match=r"torch\.compile failed: ZeroDivisionError"):
+        switches.program(OPTIONS, 1, "x", ["compile", "on_device_data"], "auto")
 
 
 # The plan

@@ -239,32 +239,24 @@ def test_a_compiled_step_moves_what_inductor_counted_and_what_is_not_compiled():
     assert fastest.moved_bytes(eight, replace(timing, kernel_bytes=None), PLAIN, counter) is None
 
 
-def an_uncompiled(device):
-    return Uncompiled(SmallNet(), device, torch.float32, 32, QUICK)
+def an_uncompiled(device, **counted):
+    programs = Uncompiled(SmallNet(), device, torch.float32, 32, QUICK)
+    programs.counters[PLAIN] = SimpleNamespace(**counted)
+    return programs
 
 
 def test_on_a_cpu_a_batch_that_might_exhaust_memory_is_not_tried(monkeypatch):
-    programs = an_uncompiled(CPU)
-    programs.counters[PLAIN] = SimpleNamespace(bytes=4_000)
-    monkeypatch.setattr(fastest.psutil, "virtual_memory", lambda: SimpleNamespace(total=15_999))
-    assert programs.time(replace(PLAIN, batch_size=8)) is None
-    monkeypatch.setattr(fastest.psutil, "virtual_memory", lambda: SimpleNamespace(total=16_000))
-    assert programs.time(replace(PLAIN, batch_size=8)) is not None
+    programs = an_uncompiled(CPU, bytes=4_000)
+    for total in (15_999, 16_000):
+        monkeypatch.setattr(fastest.psutil, "virtual_memory", lambda total=total: SimpleNamespace(total=total))
+        assert (programs.time(replace(PLAIN, batch_size=8)) is None) == (total == 15_999)
 
 
-def test_on_a_gpu_no_tensor_has_more_elements_than_all_its_libraries_can_count(monkeypatch):
-    programs, tried = an_uncompiled(CUDA), []
-
-    def train_step(self, program):
-        tried.append(program.batch_size)
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(Uncompiled, "train_step", train_step)
-    monkeypatch.setattr(fastest, "empty_cache", lambda device: None)
-    programs.counters[PLAIN] = SimpleNamespace(largest=4 * 96 * 112**2)  # of MobileNetV2 at 224 px
-    for size in (1024, 1782, 1784, 2048):
-        assert programs.time(replace(PLAIN, batch_size=size)) is None
-    assert tried == [1024, 1782]
+def test_on_a_gpu_no_tensor_has_more_elements_than_all_its_libraries_can_count():
+    mobilenet_v2_at_224_px = an_uncompiled(CUDA, largest=4 * 96 * 112**2)
+    assert mobilenet_v2_at_224_px.most_images == 1783
+    assert mobilenet_v2_at_224_px.time(replace(PLAIN, batch_size=1784)) is None
+    assert an_uncompiled(CPU, largest=4 * 96 * 112**2).most_images == float("inf")
 
 
 class FakeDevice:
@@ -317,10 +309,8 @@ def test_on_a_gpu_the_batch_size_comes_first_then_the_compiler_then_cuda_graphs(
     assert why_not is None
 
 
-@pytest.mark.parametrize("compiling, one", [(150.0, 30.0), (60.0, 101.0)])
-def test_a_big_model_whose_programs_take_long_reaches_cuda_graphs_within_the_time(monkeypatch, compiling, one):
-    gpu = FakeDevice("cuda", up_to_16, one, compiling)
-    gpu.clock.seconds = 20.0  # of the peaks
+def test_a_big_model_whose_programs_take_long_reaches_cuda_graphs_within_the_time(monkeypatch):
+    gpu = FakeDevice("cuda", up_to_16, one=60.0, compiling=120.0)
     timings, why_not = gpu.search(monkeypatch)
     assert any(program.cuda_graphs for program in timings), why_not
     assert gpu.clock.seconds <= fastest.TOTAL_SECONDS["cuda"] == 480
@@ -486,11 +476,8 @@ def test_a_profiler_that_fails_costs_the_times_of_operators_and_nothing_else(sma
     result = results.read(tmp_path / FILE)
     assert result.precision == "bfloat16"
     assert [one["precision"] for one in result.measured["step_bytes"]] == ["float32", "bfloat16"]
-    assert all("bfloat16" in peak["what"] for peak in result.measured["peak_flops"])
     assert "operators are not timed: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES in (module)" in result.notes
-    assert (result.measured["groups"], result.measured["without_formula"]["time_share"]) == ([], None)
-    assert result.tables["operators"] == []
-    assert result.tables["programs"]
+    assert (result.measured["groups"], result.tables["operators"]) == ([], [])
 
 
 def test_a_batch_that_does_not_fit_is_reported_and_the_rest_goes_on(small, room_for_two, tmp_path, capsys):

@@ -21,7 +21,6 @@ from walkthrough.compare.ladder import (
     PUBLISHED,
     comparison,
     intervals,
-    ladder_table,
     page_table,
     print_ladders,
     summary,
@@ -103,8 +102,8 @@ def test_the_printed_ladder_is_the_golden_one(case, width):
 
 def test_parts_that_fit_beside_each_other_share_a_table():
     ladders, more = on_a_gpu()
-    counts = {width: printed(ladders[:1], width, **more).count("\nstep ") for width in (60, 80, 115, 116, 179, 180)}
-    assert counts == {60: 5, 80: 4, 115: 3, 116: 2, 179: 2, 180: 1}
+    counts = {width: printed(ladders[:1], width, **more).count("\nstep ") for width in (60, 115, 116, 179, 180)}
+    assert counts == {60: 5, 115: 3, 116: 2, 179: 2, 180: 1}
 
 
 def test_a_page_shows_the_cells_of_the_terminal():
@@ -115,13 +114,10 @@ def test_a_page_shows_the_cells_of_the_terminal():
         "| step | batch | images/s | vs step before | vs baseline | windows | rounds | step ms | memory MB "
         "| % of limit |"
     )
-    numbers = ladder_table(ladders[0], a_limit()).rows[0]
-    assert (numbers["% of\nlimit"], numbers["memory\nMB"], numbers["batch\nMB"]) == (0.25, 2510.0, 19.26784)
     base, amp = ([cell.strip() for cell in line.split("|")[1:-1]] for line in page[2:4])
     assert base == ["`00_baseline`", "32", "100.0", "", "1.00x", "98.0 to 102.0", "1", "320.0", "2510", "25%"]
     assert amp == ["`01_amp`", "32", "100.1", gain, gain, "97.0 to 104.0", "1", "319.7", "2510", "25%"]
     some = page_table(ladders[0], steps=["01_amp"], gains=False).splitlines()
-    assert some[0] == "| step | batch | images/s | windows | rounds | step ms | memory MB |"
     assert some[2:] == ["| `01_amp` | 32 | 100.1 | 97.0 to 104.0 | 1 | 319.7 | 2510 |"]
     needs = page_table(on_a_cpu()[0][0]).splitlines()[-1]
     assert needs.split(" | ")[2:5] == ["400.0", "needs a second process", ""]
@@ -143,18 +139,14 @@ def ladder_with_gains(*gains):
         ((), "Only 00_baseline is here: there is nothing to compare it with."),
         ((1.5, None, 2.0), r"Top of the ladder: 03_step, 3.00x \(.*\) the baseline. "
                            r"Measurably different from the step before: 2 of 3 \(faster: 01 1.50x, 03 2.00x\)."),
-        ((2.0, 0.5), r"Top of the ladder: 01_step, 2.00x \(.*\) the baseline. "
-                     r"Measurably different from the step before: 2 of 2 \(faster: 01 2.00x; slower: 02 0.50x\)."),
-        ((0.5,), r"No step is faster than the baseline. "
-                 r"Measurably different from the step before: 1 of 1 \(slower: 01 0.50x\)."),
+        ((2.0, 0.5), r"Top of the ladder: 01_step, 2.00x .* 2 of 2 \(faster: 01 2.00x; slower: 02 0.50x\)."),
+        ((0.5,), r"No step is faster than the baseline. .* 1 of 1 \(slower: 01 0.50x\)."),
         ((1.5, None, 1.002), r"Top of the ladder: 01_step, 1.50x \(.*\) the baseline; "
                              r"03_step, with the largest ratio, is ~1.00x \(.*\) that, no measurable difference. "
                              r"Measurably different from the step before: 1 of 3 \(faster: 01 1.50x\)."),
         ((1.002,), r"Top of the ladder: 01_step, ~1.00x \(.*\) the baseline, no measurable difference. "
                    r"Measurably different from the step before: none of 1."),
-        (("a GPU",), r"No step is faster than the baseline. Measurably different from the step before: none of 0. "
-                     r"1 step has no effect on this device \(01\)."),
-        (("a GPU", "a GPU"), r"No step.* 2 steps have no effect on this device \(01, 02\)."),
+        (("a GPU", "a GPU"), r"No step.* none of 0. 2 steps have no effect on this device \(01, 02\)."),
     ],
 )  # fmt: skip
 def test_a_sentence_sums_a_ladder_up(gains, text):
@@ -168,7 +160,6 @@ def test_a_sentence_sums_a_ladder_up(gains, text):
         ((2, 2), None, "over 2 rounds, in each of which every step ran", "2 rounds"),
         ((3, 2), None, "over the 2 to 3 rounds in which both steps ran", "2 to 3 rounds"),
         ((3, 3), 1, "over the up to 3 rounds", "1 to 3 rounds (1: no run-to-run variation)"),
-        ((3, 3), 2, "over the up to 3 rounds", "1 to 3 rounds (1: no run-to-run variation)"),
     ],
 )
 def test_the_legend_says_what_the_intervals_are_from(tmp_path, kept, again, source, label):
@@ -234,10 +225,9 @@ def test_rows_of_another_ladder_and_of_no_effect_have_no_ratio_to_the_baseline()
 REFUSED = {  # what is in the folder, and what the line names besides it
     "mistyped": ({}, "is not there: name a folder of runs"),
     "empty": ({"": None}, "run `make tour`"),
-    "foreign": ({"photos/result.txt": "holiday"}, "result.json"),
     "one below": ({f"{number}/00_baseline/result.json": "" for number in range(7)}, "have: 0, 1, 2, 3, 4, 5\n"),
     "torn": ({"01_amp/result.json": "torn"}, "01_amp/result.json is broken: not JSON\n"),
-    "two torn": ({"1/result.json": "torn", "2/result.json": "torn"}, "1/result.json is broken: not JSON (1 more are"),
+    "a file": ({"": "text"}, "is a file: name a folder of runs"),
 }
 
 
@@ -247,18 +237,13 @@ def test_a_folder_without_readable_runs_is_refused(tmp_path, command, case):
     files, text = REFUSED[case]
     for name, content in files.items():
         path = folder / name
-        (path if content is None else path.parent).mkdir(parents=True)
+        (path if content is None else path.parent).mkdir(parents=True, exist_ok=True)
         if content is not None:
             path.write_text(content)
     done = command(folder)
     assert_refused(done, str(folder))
     assert text in done.stderr
-    assert ("make tour" in done.stderr) == (case in ("empty", "foreign"))
-
-
-def test_a_file_in_the_place_of_the_folder_is_named_as_one(tmp_path, command):
-    (tmp_path / "result.json").touch()
-    assert_refused(command(tmp_path / "result.json"), "is a file: name a folder of runs")
+    assert ("make tour" in done.stderr) == (case == "empty")
 
 
 @pytest.mark.parametrize(

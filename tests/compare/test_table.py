@@ -22,8 +22,8 @@ TABLE = Table(
 @pytest.mark.parametrize(
     ("cell", "template", "shown"),
     [
-        (None, None, "-"), (None, "{:.1f}", "-"), (True, None, "yes"), (False, "{:d}", "no"), (128, None, "128"),
-        (128, "{:.1f}", "128.0"), (1.23456, None, "1.23"), (44512.3, None, "44512"), (0.000123, None, "0.000123"),
+        (None, "{:.1f}", "-"), (False, "{:d}", "no"), (128, None, "128"), (128, "{:.1f}", "128.0"),
+        (1.23456, None, "1.23"), (44512.3, None, "44512"), (0.000123, None, "0.000123"),
         (0.5, "{:.0%}", "50%"), ("needs a GPU", "{:.1f}", "needs a GPU"),
         ("two\nlines \x1b[31m", None, "two lines \ufffd[31m"),
         (FASTER, None, "1.40x (1.30-1.50)"), (SAME, "{:.1f}", "~1.02x (0.97-1.08)"),

@@ -5,7 +5,7 @@ import json
 
 import pytest
 from support import ROOT
-from support.recorded import STEPS, TRACE, edit, tree
+from support.recorded import STEPS, TRACE, edit
 
 from walkthrough.records import check
 from walkthrough.records.record import write_page
@@ -16,12 +16,10 @@ LIMIT = next((ROOT / "logs" / "reference").glob("*/limit.json"))
 
 
 def test_a_record_passes_with_a_line_per_step(valid_record, command):
-    before = tree(valid_record)
     code, out, err = command("--check", valid_record)
     assert (code, err) == (0, [])
     assert [line.split(":")[0] for line in out] == [*STEPS, "ok"]
     assert "2 runs, 10 windows, a trace, 4 kinds of scalars" in out[0]
-    assert tree(valid_record) == before
 
 
 def write_limit(folder, **changes):
@@ -45,10 +43,8 @@ def test_a_record_may_hold_the_limit_of_its_device_and_name_the_instructions_of_
     ("changes", "message"),
     [
         ({"device": "Other GPU"}, "limit.json is of another setup than the record: device 'Other GPU', not 'Test"),
-        ({"measured": {}}, "limit.json is broken"),
         ({"quick": True}, "limit.json is of a smoke run"),
         ({"notes": ["<b>"]}, "limit.json holds an odd text"),
-        ({"conclusions": {"facts": ["/home/ada/cc"]}}, "limit.json holds"),
     ],
 )
 def test_the_limit_of_something_else_is_refused(folder, assert_refused, changes, message):

@@ -44,17 +44,6 @@ def test_what_is_not_a_valid_record_is_not_packed_and_gets_no_page(folder, comma
     assert not (folder / "README.md").exists() and not list(tmp_path.glob("*.zip"))
 
 
-def test_a_page_that_could_not_be_written_while_recording_is_written_first(folder, command):
-    before = tree(folder)
-    (folder / "README.md").unlink()
-    code, out, err = command("--check", folder)
-    assert (code, out, len(err)) == (2, [], 1)
-    assert "README.md is missing" in err[0]
-    assert not (folder / "README.md").exists()
-    assert command("--pack", folder)[0] == 0
-    assert tree(folder) == before
-
-
 def test_a_step_without_effect_on_its_device_has_one_run_and_the_others_keep_theirs(folder, command):
     runs = folder / "01_amp" / "runs"
     (runs / "2.json").unlink()

@@ -1,6 +1,5 @@
 """Every way in which a record can be wrong is refused, with the file and the reason."""
 
-import gzip
 import os
 import shutil
 
@@ -36,10 +35,6 @@ def header(**changes):
     return lambda folder: edit(folder / "record.json", lambda value: value.update(changes))
 
 
-def setting(change):
-    return lambda folder: edit(folder / "record.json", lambda value: change(value["settings"]))
-
-
 def text(name, content):
     """Put bytes in place of a file, or beside the others."""
     return lambda folder: (folder / name).write_bytes(content)
@@ -55,11 +50,6 @@ def no_step_was_run(folder):
         result.write_not_run(folder / step, step, "because")
 
 
-def a_reason_with_more_in_it(folder):
-    (folder / "13_compile").mkdir()
-    result.write_json(folder / "13_compile/not_run.json", {"step": "13_compile", "reason": "so", "more": 1})
-
-
 def a_link(folder):
     moved = (folder / "README.md").rename(folder.parent / "elsewhere")
     (folder / "README.md").symlink_to(moved)
@@ -70,17 +60,13 @@ def a_pipe(folder):
     os.mkfifo(folder / "README.md")
 
 
-DEEP = b"[" * 100_000
 SPOILED = [
     (no_step_was_run, "none of its steps was run"),
     (lambda folder: result.write_not_run(folder / "13_compile", "01_amp", "so"), "13_compile/not_run.json is broken"),
-    (a_reason_with_more_in_it, "13_compile/not_run.json holds more than"),
     (lambda folder: result.write_not_run(folder / "13_compile", "13_compile", "so"), "README.md is not the page"),
-    (remove("record.json"), "is not a record: it holds no record.json"),
     (remove("00_baseline/result.json"), "00_baseline/result.json"),
     (remove(TRACE), TRACE),
     (remove(EVENTS), "00_baseline has no TensorBoard event file"),
-    (remove(RUN), "00_baseline lacks a run"),
     (remove("00_baseline/runs/2.json"), "different numbers of runs (1, 2)"),
     (text("00_baseline/notes.txt", b"hello"), "00_baseline/notes.txt is no file of a record"),
     (change_bytes("README.md", lambda page: page.replace(b"32001", b"99001")), "README.md is not the page"),
@@ -88,33 +74,24 @@ SPOILED = [
     (run(samples_per_second={"median": 32_002.0}), "its median, 32002"),
     (run(samples_per_second={"windows": [32000.0, 32001.0, 32001.0, 32002.0]}), "4 windows"),
     (run(tokens_per_second={"median": 2.0, "windows": [1.0, 1.0, 1.0]}), "2 tokens/s, is not that of its windows, 1"),
-    (run(step_ms={"p10": 1.1}), "not in order"),
     (run(step="01_amp"), "step is '01_amp', not '00_baseline'"),
     (run(device="Best GPU"), "device is 'Best GPU', in record.json"),
     (run(environment={"torch": "1.0.0"}), "torch is '1.0.0'"),
     (run(image_size=32), "setup differs from run to run"),
     (run(precision="float16"), "precision differs"),
-    (run(environment={"git": "0123456789ab-dirty"}), "which is not a commit"),
     (run(started="yesterday"), "'yesterday' as 'started', which is not a time"),
     (run(started="2026-01-01T00:09:00+00:00"), "not interleaved"),
     (run(more=1, summed=False), "fields that no result has"),
     (header(schema=3), "record.json has schema 3"),
-    (header(more=1), "record.json holds fields that no record has"),
     (header(code="none"), "record.json holds 'none' as 'code', which is not a checksum"),
-    (setting(lambda settings: settings.pop("seed")), "missing required field `seed`"),
-    (setting(lambda settings: settings.update(quick=True)), "smoke runs"),
-    (text(RUN, b'{"schema": 1'), "runs/1.json is broken: not JSON"),
-    (text("record.json", DEEP), "nested too deeply"),
-    (text("record.json", b'{"\xff": 1}'), "record.json is broken"),
-    (text("record.json", b"[]\n"), "record.json is broken: not an object"),
+    (lambda folder: edit(folder / "record.json", lambda value: value["settings"].update(quick=True)), "smoke runs"),
+    (text("record.json", b"[" * 100_000), "nested too deeply"),
     (text("record.json", b'{"schema": 1, "schema": 1}'), "a key is there twice"),
     (run(step_ms={"p10": float("nan")}, summed=False), "NaN is not a finite number"),
-    (text(TRACE, gzip.compress(DEEP, mtime=0)), "nested too deeply"),
     (text(TRACE, b"{}"), "no gzip"),
     (text(TRACE, bytes(1_500_001)), "larger than 1.5 MB"),
     (change_bytes(TRACE, lambda old: b"\x1f\x8b\x08\x08" + bytes(6) + b"ann.json\0" + old[10:]), "packed otherwise"),
     (change_bytes(TRACE, lambda old: old + b"more"), "packed otherwise"),
-    (change_bytes(TRACE, lambda old: old[:-20]), "cut off"),
     (change_bytes(EVENTS, lambda old: old[:-1] + bytes([old[-1] ^ 1])), "checksum"),
     (a_link, "README.md is a link"),
     (a_pipe, "not a plain file but a pipe"),

@@ -43,11 +43,10 @@ def test_what_the_user_can_act_on_is_one_line_and_the_exit_code(error, code, lin
 @pytest.mark.parametrize(
     ("start", "error", "code", "first", "last"),
     [
-        (["program.py"], "InputError('no folder')", 2, "program: no folder", "program: no folder"),
         (["-m", "program"], "InputError('no folder')", 2, "program: no folder", "program: no folder"),
         (["program.py"], "ValueError('ours')", 1, "Traceback (most recent call last):", "ValueError: ours"),
     ],
-    ids=["a file", "a module", "a defect"],
+    ids=["a module", "a defect"],
 )
 def test_a_program_cleans_up_and_ends_in_that_line_or_in_a_defect_s_traceback(
     tmp_path, start, error, code, first, last

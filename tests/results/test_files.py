@@ -76,9 +76,6 @@ def test_json_is_read_from_plain_files_of_a_bounded_size(tmp_path):
     os.mkfifo(tmp_path / "pipe.json")
     with pytest.raises(InputError, match="not a plain file"):
         read_json(tmp_path / "pipe.json")
-    with pytest.raises(InputError) as refused:
-        read_json(file)
-    assert str(refused.value) == f"cannot read {file}: No such file or directory"
     file.write_bytes(b'{"a": 1}'.ljust(2**24))
     link.symlink_to(file)
     assert read_json(link) == {"a": 1}

@@ -37,8 +37,6 @@ def test_a_folder_is_one_run_s_at_a_time_and_what_a_killed_one_left_is_removed(t
     folder.touch()
     with pytest.raises(InputError, match="cannot write"), own_folder(logdir, "01_amp"):
         pass
-    with own_folder(tmp_path / "other" / "logs", "01_amp"):
-        pass
 
 
 def test_a_trace_is_named_after_its_machine_and_the_time(tmp_path, monkeypatch):

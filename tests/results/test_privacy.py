@@ -43,8 +43,6 @@ def test_no_trace_of_these_tests_names_the_machine_it_was_made_on():
     [
         "torch.compile found no C++ compiler that works",
         "the GPU lowered its clock while it was timed (power limit): 1410 of 1980 MHz",
-        "autocast is off: this CPU has AVX512-BF16 but not AMX, and bf16 may be slower than fp32 there",
-        "limit.json of 2026-11-24, resizing on the device included",
         "256 x 256 float32; aten::_fused_sgd_: 1.39x (1.31-1.48), 8242 images/s",
         NO_KERNELS,
     ],
@@ -59,7 +57,6 @@ def test_a_reason_of_this_projects_words_is_kept(text):
     [
         ("no file /home/ada/x.cu: run again", "no file … run again"),
         ("user ada, DB_PASS=hunter2", "user …, …=…"),
-        ("call 4111 1111 1111 1111 now", "call … now"),
         ("`nvcc` failed with <class 'int'> [2, 3].", "'…' failed with (class 'int') (2, 3)"),
         ("so " * 200, "so " * 83 + "…"),
     ],

@@ -6,12 +6,11 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.parse
 import urllib.request
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -61,7 +60,7 @@ def only_kernels():
     """A trace without operators, as some profilers of GPUs write."""
     builder = TraceBuilder()
     for begin in (0, 100):
-        builder.launch("volta_sgemm_128x64_nn", begin, 1, begin + 10, 50)
+        builder.launch(KERNEL, begin, 1, begin + 10, 50)
     builder.events = [event for event in builder.events if event["cat"] == "kernel"]
     return builder
 
@@ -139,16 +138,12 @@ def both_tabs(logdir, cache, flags=None):
 
 
 @contextmanager
-def tensorboard(logdir, *options, cache, **variables):
-    """A running `Board`, once it has found the runs.
-
-    cache: an empty folder for what the tab computes. variables: of its environment, besides its own.
-    """
-    where = [] if any("logdir" in option for option in options) else ["--logdir", str(logdir)]
-    program = [sys.executable, Path(sys.executable).with_name("tensorboard"), "--port", "0", *where, *options]
+def tensorboard(logdir, cache):
+    """A running `Board`, once it has found the runs. cache: an empty folder for what the tab computes."""
+    program = [sys.executable, Path(sys.executable).with_name("tensorboard"), "--port", "0", "--logdir", str(logdir)]
     log = Path(f"{logdir}.log")
     with log.open("wb") as output:
-        variables = os.environ | {"XDG_CACHE_HOME": str(cache)} | variables
+        variables = os.environ | {"XDG_CACHE_HOME": str(cache)}
         process = subprocess.Popen(program, stdout=output, stderr=output, env=variables)
     try:
         board = Board(process, log, cache)
@@ -167,25 +162,17 @@ class Board:
 
     def __init__(self, process, log, cache):
         self.process, self.log, self.cache = process, log, cache
-        self.address = ""
-        self.address = self.until(self._printed_address, "TensorBoard's address")
-
-    def _printed_address(self):
-        printed = re.search(r"TensorBoard \S+ at (http://\S+?)/? ", self.text())
-        return printed and printed[1]
+        printed = r"TensorBoard \S+ at (http://\S+?)/? "
+        self.address = self.until(lambda: re.search(printed, self.text()), "TensorBoard's address")[1]
 
     def text(self):
         """What it has printed."""
         return self.log.read_text(encoding="utf-8", errors="replace")
 
-    def url(self, path):
-        return f"{self.address}{path}"
-
-    def get(self, path, method="GET", body=None, **headers):
+    def get(self, path):
         """(status, headers, body) of the answer to a request."""
-        request = urllib.request.Request(self.url(path), data=body, method=method, headers=headers)
         try:
-            with _http.open(request, timeout=PATIENCE) as answer:
+            with _http.open(f"{self.address}{path}", timeout=PATIENCE) as answer:
                 return answer.status, answer.headers, answer.read()
         except urllib.error.HTTPError as error:
             return error.code, error.headers, error.read()
@@ -197,28 +184,25 @@ class Board:
 
     def until(self, ready, what):
         """Call `ready` until it returns something true, which is returned; fails where TensorBoard has ended."""
-        ends = time.monotonic() + PATIENCE
-        while time.monotonic() < ends:
-            assert self.process.poll() is None, self.text()
-            try:
-                if answer := ready():
-                    return answer
-            except OSError:  # it does not listen yet
-                pass
-            time.sleep(0.1)
-        raise AssertionError(f"{what} never came: {self.text()}")
 
-    def runs_loaded(self, count=1):
-        """The names of torch-tb-profiler's runs, once it has loaded all, `count` at least."""
+        def answer():
+            assert self.process.poll() is None, self.text()
+            with suppress(OSError):  # it does not listen yet
+                return ready()
+
+        return until(answer, what)
+
+    def runs_loaded(self):
+        """The names of torch-tb-profiler's runs, once it has loaded all."""
 
         def ready():
             answer = self.json(f"{PROFILER}/runs")
-            return answer["runs"] if not answer["loading"] and len(answer["runs"]) >= count else None
+            return not answer["loading"] and answer["runs"]
 
         return self.until(ready, "the profiler's runs")
 
     def tab_json(self, route, **query):
-        """The Walkthrough tab's answer about a run, once it has read the trace. route: "digest" or "lanes"."""
+        """The Walkthrough tab's answer about a run, once it has read the trace."""
         address = f"{WALKTHROUGH}/{route}?{urllib.parse.urlencode(query)}"
 
         def ready():
@@ -226,7 +210,3 @@ class Board:
             return answer if answer.get("state") != "reading" else None
 
         return self.until(ready, f"the {route} of {query}")
-
-    def digest(self, run, **query):
-        """The digest of a run's trace."""
-        return self.tab_json("digest", run=run, **query)

@@ -90,7 +90,7 @@ def visit(browser, board, look, opened):
         page.on("console", lambda line: watched.problems.append(line.text) if line.type == "error" else None)
         page.on("pageerror", lambda error: watched.problems.append(str(error)))
         page.on("dialog", lambda dialog: watched.problems.append(f"dialog: {dialog.message}"))
-        page.goto(board.url(path))
+        page.goto(f"{board.address}{path}")
         return page
 
     return go

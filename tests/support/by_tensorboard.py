@@ -1,7 +1,4 @@
-"""What torch-tb-profiler shows of traces, as JSON: `displayed`, or python by_tensorboard.py [--unpatched] TRACE…
-
-The command is a process of its own because our patches, once imported, hold for the whole process.
-"""
+"""What torch-tb-profiler shows of traces: patched, in this process; as it is installed, in one of its own."""
 
 import importlib
 import json
@@ -26,8 +23,8 @@ def displayed(path):
 
 
 def displayed_unpatched(paths):
-    """The same for several traces by the plugin as it is installed, in a process of its own."""
-    command = [sys.executable, __file__, "--unpatched", *map(str, paths)]
+    """The same for several traces by the plugin as it is installed."""
+    command = [sys.executable, __file__, *map(str, paths)]
     finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, encoding="utf-8", timeout=1200)
     assert finished.returncode == 0, finished.stderr
     return json.loads(finished.stdout)
@@ -39,14 +36,10 @@ def _figures_and_views(path):
 
     data = RunProfileData.parse("worker", None, str(path), tempfile.gettempdir())
     profile = RunGenerator("worker", None, data).generate_run_profile()
-    views = {
-        name: getattr(profile, name, None)
-        for name in (
-            *("overview", "operation_pie_by_name", "operation_table_by_name", "operation_pie_by_name_input"),
-            *("operation_table_by_name_input", "operation_stack_by_name", "kernel_op_table", "kernel_pie"),
-            *("kernel_table", "tc_pie", "gpu_summary", "gpu_metrics", "module_stats"),
-        )
-    }
+    names = "overview operation_pie_by_name operation_table_by_name operation_pie_by_name_input "
+    names += "operation_table_by_name_input operation_stack_by_name kernel_op_table kernel_pie kernel_table tc_pie "
+    names += "gpu_summary gpu_metrics module_stats"
+    views = {name: getattr(profile, name, None) for name in names.split()}
     views["names"] = [view.display_name for view in profile.views]
     if profile.memory_snapshot:
         views["memory"] = profile.get_memory_stats()
@@ -68,14 +61,6 @@ def _figures_and_views(path):
     }
 
 
-def main(arguments):
-    logging.disable(logging.CRITICAL)
-    if arguments[:1] == ["--unpatched"]:
-        results = [_figures_and_views(path) for path in arguments[1:]]
-    else:
-        results = [displayed(path) for path in arguments]
-    json.dump(results, sys.stdout)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    logging.disable(logging.CRITICAL)
+    json.dump([_figures_and_views(path) for path in sys.argv[1:]], sys.stdout)

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qsl
@@ -13,7 +12,7 @@ from support.trace_builder import two_steps
 from werkzeug import wrappers
 from werkzeug.test import Client
 
-from walkthrough.compare import roofs, rounds
+from walkthrough.compare import roofs
 from walkthrough.results import result
 from walkthrough.tensorboard import plugin
 from walkthrough.tensorboard.plugin import guarded, is_allowed
@@ -31,20 +30,13 @@ def test_other_names_are_refused_where_only_this_machine_is_served(served, bind_
     assert {is_allowed(header, served, bind_all) for header in OTHERS} == {serves_others}
 
 
-def test_names_of_the_users_own():
+def test_names_of_the_users_own_are_answered_and_a_refusal_is_a_short_text(monkeypatch):
     assert is_allowed("hub.example:443", None, False, ["other", " Hub.example "])
     assert is_allowed("hub.example", None, False, ["*"])
     assert not is_allowed("hub.example", None, False, [""])
-
-
-def test_a_refusal_holds_no_more_of_the_name_than_a_name_may_have(monkeypatch):
-    monkeypatch.delenv("WALKTHROUGH_HOSTS", raising=False)
-    statuses = []
     app = guarded(lambda environ, start_response: [b"secret"], None)
-    (text,) = app({"HTTP_HOST": "<b>\r\nx-" + 500 * "y"}, lambda status, headers: statuses.append(status))
-    assert statuses == ["403 Forbidden"]
-    assert b"<" not in text
-    assert len(json.loads(text)["error"]) < 500
+    (text,) = app({"HTTP_HOST": "<b>\r\nx-" + 500 * "y"}, lambda *_: None)
+    assert b"<" not in text and len(json.loads(text)["error"]) < 500
     monkeypatch.setenv("WALKTHROUGH_HOSTS", "hub.example,proxy")
     assert app({"HTTP_HOST": "proxy:80"}, None) == [b"secret"]
 
@@ -52,18 +44,17 @@ def test_a_refusal_holds_no_more_of_the_name_than_a_name_may_have(monkeypatch):
 @pytest.mark.parametrize(
     ("path", "headers", "status"),
     [
-        ("/digest", {}, 200),
-        ("/digest", {"Sec-Fetch-Site": "same-origin"}, 200),
-        ("/digest", {"Sec-Fetch-Site": "none", "Sec-Fetch-Dest": "document"}, 200),
-        ("/digest", {"Sec-Fetch-Site": "cross-site"}, 403),
-        ("/digest", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 403),
-        ("/page.html", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "iframe"}, 403),
-        ("/page.html", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": "document"}, 200),  # a link that was copied
+        ("/digest", ("same-origin", "empty"), 200),
+        ("/digest", ("none", "document"), 200),
+        ("/digest", ("cross-site", "document"), 403),
+        ("/page.html", ("cross-site", "iframe"), 403),
+        ("/page.html", ("cross-site", "document"), 200),  # a link that was copied
     ],
 )
 def test_what_the_page_of_another_site_asks_for_is_refused(path, headers, status):
+    site, destination = headers
     app = guarded(wrappers.Response("secret"), None)
-    answer = Client(app).get(path, headers=headers)
+    answer = Client(app).get(path, headers={"Sec-Fetch-Site": site, "Sec-Fetch-Dest": destination})
     assert (answer.status_code, "secret" in answer.text) == (status, status == 200)
     assert answer.headers.get_all("X-Content-Type-Options") == ["nosniff"]
 
@@ -107,10 +98,8 @@ def test_a_ladder_has_what_compare_says_of_it(tmp_path, get):
     answer = get("ladders").json
     (ladder,) = answer["ladders"]
     base, loading, pinned, _, small = ladder["rows"]
-    assert ladder["title"] == "ladder: mobilenet_v2, 224 px, cifar10, on Test GPU"
-    assert "2 of 2 (faster: 04 1.20x, 07 2.00x)." in ladder["summary"]
     assert (loading["step"], loading["run"]) == ("04_multiprocess_loading", "ladder/04_multiprocess_loading")
-    assert (base["relative"]["text"], loading["gain"]["text"]) == ("1.00x", "1.20x (1.20-1.20)")
+    assert (base["relative"]["ratio"], loading["gain"]["ratio"]) == (1.0, pytest.approx(1.2))
     assert [row["relative"]["resolved"] for row in (base, loading)] == [True, True]  # the baseline is not grey
     assert (pinned["acts"], pinned["needs"], pinned["gain"], pinned["relative"]) == (False, "needs a GPU", None, None)
     assert (base["acts"], base["needs"], base["notes"], pinned["notes"]) == (True, None, ["of all"], ["of all"])
@@ -118,24 +107,6 @@ def test_a_ladder_has_what_compare_says_of_it(tmp_path, get):
     assert (small["low"], small["high"], small["windows"], small["rounds"]) == (180, 300, 3, 1)
     assert (small["has_trace"], small["batch_size"], small["samples_per_second"]["median"]) == (False, 32, 240)
     assert answer["original"]["relative"]["05_pinned_memory"] == 5.05
-
-
-def test_one_ladder_that_fails_is_named_and_the_others_are_answered(tmp_path, monkeypatch, get):
-    for folder, step in (("good", "00_a"), ("good", "01_b"), ("bad", "00_a"), ("bad", "01_worse")):
-        write_run(tmp_path / folder, make_result(step))
-    write_run(tmp_path / "bad", make_result("02_other", model="another"))
-    ladder = rounds.ladder
-
-    def fails(group, rounds):
-        if group[-1].step == "01_worse":
-            raise OverflowError("too large")
-        return ladder(group, rounds)
-
-    monkeypatch.setattr(rounds, "ladder", fails)
-    answer = get("ladders").json
-    shown = [[row["run"] for row in one["rows"]] for one in answer["ladders"]]
-    assert shown == [["bad/02_other"], ["good/00_a", "good/01_b"]]
-    assert answer["problems"] == ["bad: 00_a, 01_worse cannot be compared: too large"]
 
 
 def test_a_row_has_its_shares_of_the_peaks_that_limit_measured_and_null_without_them(tmp_path, get):
@@ -152,8 +123,6 @@ def test_a_row_has_its_shares_of_the_peaks_that_limit_measured_and_null_without_
     assert shares() == pytest.approx((1_000 * 100 / 1e9, 200 * 100 / 1e8))
     result.write_json(tmp_path / roofs.FILE, make_limit(**counted, model="another").as_json())
     assert shares() == (None, None)
-    (tmp_path / roofs.FILE).write_text("torn")
-    assert shares() == (None, None)
 
 
 def test_any_two_runs_of_a_setup_have_a_ratio_of_the_rounds_that_both_keep(tmp_path, get):
@@ -165,37 +134,20 @@ def test_any_two_runs_of_a_setup_have_a_ratio_of_the_rounds_that_both_keep(tmp_p
     answer = get("ratio", before="00_a", after="01_b").json
     assert (answer["ratio"]["ratio"], answer["ratio"]["rounds"]) == (pytest.approx((1.1 * 1.3) ** 0.5), 2)
     answer = get("ratio", before="00_a", after="02_c").json
-    assert (answer["ratio"]["text"], answer["speeds"], answer["batch_sizes"]) == (
-        "0.50x (0.50-0.50)",
-        [100, 50],
-        [32, 64],
-    )
+    assert answer["ratio"]["ratio"] == pytest.approx(0.5)
+    assert (answer["speeds"], answer["batch_sizes"]) == ([100, 50], [32, 64])
     for before in ("00_a", "03_d", tmp_path.name):
         assert get("ratio", before=before, after="00_a").json["ratio"] is None
     (tmp_path / "01_b" / "runs" / "1.json").write_text("torn")
     assert get("ratio", before="00_a", after="01_b").json["ratio"]["rounds"] == 1
 
 
-def test_the_list_of_runs_is_sent_again_only_where_it_has_changed(tmp_path, tab, get):
-    path = two_steps().write(tmp_path / "a.pt.trace.json")
-    first = get("runs").json
-    tab.runs._rescan()
-    assert get("runs", known=first["version"]).json == first | {"runs": None}
-    os.utime(path, (1, 1))
-    tab.runs._rescan()
-    second = get("runs", known=first["version"]).json
-    assert second["version"] != first["version"]
-    assert second["runs"][0]["versions"] != first["runs"][0]["versions"]
-
-
 @pytest.mark.parametrize(
     "route",
     [
-        *("digest", "digest?run=nowhere", "trace?run=gpu&trace=../gpu/w.pt.trace.json", "ranks?run=../gpu"),
-        *("lanes?run=gpu&first=-1", "lanes?run=gpu&last=all", "lanes?run=gpu&first=2&last=1"),
-        *("lanes?run=gpu&first=9999999999", "ratio?before=gpu&after=nowhere"),
-        "event?run=gpu&name=k&pid=1&at=1&duration=1",
-        "event?run=gpu&name=k&pid=1&tid=1&at=nan&duration=1",
+        *("digest?run=nowhere", "trace?run=gpu&trace=../gpu/w.pt.trace.json", "ranks?run=../gpu"),
+        *("lanes?run=gpu&first=-1", "lanes?run=gpu&first=2&last=1", "ratio?before=gpu&after=nowhere"),
+        *("event?run=gpu&name=k&pid=1&at=1", "event?run=gpu&name=k&pid=1&tid=1&at=nan&duration=1"),
     ],
 )
 def test_what_is_not_there_is_404_and_one_line(tmp_path, get, route):
@@ -252,10 +204,8 @@ def test_ranks_that_cannot_be_compared_are_left_out_by_name(compared, monkeypatc
 def test_who_waits_is_said_of_the_newest_traces_and_not_of_samples(compared):
     late = report_of(1, 400.0)
     answer = compared(late=late, early=report_of(0), old=report_of(0, 300.0))
-    assert [(row["rank"], row["trace"]) for row in answer["ranks"]] == [
-        (0, "early.pt.trace.json"),
-        (1, "late.pt.trace.json"),
-    ]
+    traces = [(0, "early.pt.trace.json"), (1, "late.pt.trace.json")]
+    assert [(row["rank"], row["trace"]) for row in answer["ranks"]] == traces
     assert [row["wait_us"] for row in answer["ranks"]] == [0, 300]
     assert (answer["stragglers"], answer["no_waits"]) == ([0], "")
     assert "rank 0" in answer["advice"]

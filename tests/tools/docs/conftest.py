@@ -5,7 +5,9 @@ import json
 import shutil
 
 import pytest
-from support import CPU_RECORD, NAMES, ROOT, make_result, run_program, write_run
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from support import CPU_RECORD, NAMES, ROOT, make_result, write_run
 
 from tools.docs import recorded
 from tools.docs.recorded import Course
@@ -25,8 +27,7 @@ def course():
 def site(tmp_path_factory):
     """The course as a site, built once: its folder."""
     folder = tmp_path_factory.mktemp("site")
-    finished = run_program("-m", "mkdocs", "build", "--strict", "--site-dir", folder, cwd=ROOT)
-    assert finished.returncode == 0, finished.stderr
+    build(load_config(str(ROOT / "mkdocs.yml"), strict=True, site_dir=str(folder)))
     return folder
 
 

@@ -7,13 +7,11 @@ from dataclasses import replace
 import pytest
 from support import CPU_RECORD, ROOT
 
-from tools.docs import figures, page_tables, pages, recorded
+from tools.docs import pages, recorded
 from tools.docs.blocks import BLOCKS
 from tools.docs.recorded import Course
 from walkthrough.compare.statistics import of_pairs
-from walkthrough.compare.study import OF_A_LADDER
 from walkthrough.results import result
-from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")
 DOCS = ROOT / "docs"
@@ -37,9 +35,7 @@ def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
     blocks = "<!-- begin number 03_reduced_h2d_copy -->\n<!-- end -->\n" * 2
     text = pages.filled(f"{page('04_loading.md')}\n{blocks}", gpu_course)
     assert text.count("*Measured: [made-up GPU](../logs/reference/made-up-gpu/README.md), ") == 1  # the first table
-    assert "figures/made-up-gpu/breakdown.svg" in BLOCKS["figure"](gpu_course, "breakdown")
     assert "**1.25x (" in text  # 500 images/s after 400
-    assert BLOCKS["table"](gpu_course, "ladder", "all").count("### ") == 2
 
 
 def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tmp_path):
@@ -51,14 +47,6 @@ def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tm
     files, course = pages.contents(docs, gpu_records)
     assert f"{GPU}/ladder.svg" in course.figures
     assert "made-up GPU" in files[docs.parent / "README.md"]
-    assert "made-up GPU" in files[docs / "18_which_steps_matter.md"]
-
-
-def test_every_study_has_tables_that_name_its_command_where_it_was_not_recorded(gpu_course):
-    for study in OF_A_LADDER:
-        text = f"*Not recorded on made-up GPU: `python -m walkthrough {page_tables.COMMANDS[study]}`.*"
-        assert BLOCKS["table"](gpu_course, study, "any") == text
-    assert "No figure" in BLOCKS["figure"](gpu_course, "roofline")
 
 
 def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
@@ -72,13 +60,10 @@ def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
     assert "it needs a GPU.**" in BLOCKS["number"](course, "05_pinned_memory")
     number = BLOCKS["number"](course, "07_small_images")  # 800 images/s after 500
     assert "**1.60x (" in number and "| `04_multiprocess_loading` |" in number
-    assert "06_prefetch_stream" not in number
-    assert "| `15_cuda_graphs` |" in BLOCKS["results"](course)  # the last that acts
     shown = course.shown
     assert len(shown.predictions) == len(shown.ladder.rows) - 1 - len(needs)
     [pair] = [(row.before, row.gain.ratio) for row in shown.predictions if row.step == "07_small_images"]
     assert pair == ("04_multiprocess_loading", pytest.approx(1.6, rel=0.01))
-    assert "05 pinned memory needs a GPU;" in figures.ladder(shown)[1]
 
 
 def test_text_out_of_a_record_stays_text(own_gpu_records):
@@ -94,12 +79,6 @@ def test_text_out_of_a_record_stays_text(own_gpu_records):
     assert "<img" not in outside_code
     assert "<b>" not in outside_code
     assert not re.search(r"(?<!\\)\]\(\.\./\.\./\.\./etc", text)
-
-
-def test_a_broken_record_is_refused(own_gpu_records):
-    (own_gpu_records / GPU / "01_amp" / "result.json").write_text("{")
-    with pytest.raises(InputError, match="not JSON"):
-        recorded.records(own_gpu_records)
 
 
 @pytest.mark.parametrize("lab", sorted(path.stem for path in (DOCS / "labs").glob("*.md")))

@@ -100,7 +100,7 @@ def settings(captured, compiled):
     step_settings = {
         "batch_size": captured.loader.batch_size,
         "precision": captured.precision or torch.float32,
-        "synchronises": reads(captured, images, labels) > 0,
+        "synchronises": reads(captured, images, labels),
         "channels_last": captured.model.layers[0].weight.is_contiguous(memory_format=torch.channels_last),
         "compiled": "the model" if captured.model in targets else "images to loss" if targets else "nothing",
         "mode": modes[0],
@@ -160,7 +160,7 @@ def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompile
     ]  # fmt: skip
     assert ladder[0] == {
         "batch_size": 32, "precision": torch.float32, "transfer": torch.float32, "workers": 0, "pin_memory": False,
-        "synchronises": True, "channels_last": False, "compiled": "nothing", "mode": None, "prefetched": False,
+        "synchronises": 1, "channels_last": False, "compiled": "nothing", "mode": None, "prefetched": False,
         "data": "on the host", "px": 40, "fused": None, "cudnn_benchmark": False, "processes": 1,
         "float32": ("ieee", "highest"), "tf32": (False, False),
     }  # fmt: skip
@@ -181,20 +181,6 @@ def test_autocast_computes_in_the_chosen_dtype_and_scales_the_loss_in_fp16_only(
     assert scales[0] / loss.item() == pytest.approx(scale)
 
 
-def test_uint8_batches_are_a_quarter_of_the_bytes_and_the_model_sees_the_same_values(capture_step, tmp_path):
-    seen, sizes = {}, {}
-    for name in ("02_bigger_batch", "03_reduced_h2d_copy"):
-        captured = capture_step(name, "--data", str(tmp_path), "--image-size", "64", "--seed", "3")
-        images, labels = next(iter(captured.loader))
-        captured.train_step(images, labels)
-        seen[name], sizes[name] = captured.model.seen, (images.nbytes, labels.nbytes)
-    assert sizes["02_bigger_batch"] == (128 * 3 * 64 * 64 * 4, 128 * 8)
-    assert sizes["03_reduced_h2d_copy"] == (128 * 3 * 64 * 64, 128 * 8)
-    # The same operations in the same order, on the device instead of in the loader: within one rounding of fp32.
-    torch.testing.assert_close(seen["03_reduced_h2d_copy"], seen["02_bigger_batch"], rtol=1e-6, atol=1e-6)
-    assert seen["02_bigger_batch"].std() > 0.5  # normalised images, not nearly-black ones divided by 255 twice
-
-
 def test_the_device_enlarges_images_as_pil_does(capture_step, tmp_path):
     seen = {}
     for name in ("06_prefetch_stream", "07_small_images"):
@@ -209,9 +195,13 @@ def test_the_device_enlarges_images_as_pil_does(capture_step, tmp_path):
 
 
 def losses_of(captured, count):
-    """The loss of each of the first training steps."""
+    """The loss of each of the first training steps; the program keeps every one, and no graph with it."""
     batches = itertools.islice(iter(captured.loader), count)
-    return torch.tensor([captured.train_step(images, labels).item() for images, labels in batches])
+    losses = torch.tensor([captured.train_step(images, labels).item() for images, labels in batches])
+    kept = captured.variables["losses"]
+    assert list(map(float, kept)) == losses.tolist()
+    assert not any(getattr(loss, "requires_grad", False) for loss in kept)
+    return losses
 
 
 @pytest.mark.long
@@ -238,10 +228,8 @@ COMPILED_RTOL = {"fp32": 1e-4, "bf16": 1e-2}
 @pytest.mark.parametrize(
     ("compiled", "precision"),
     [
-        pytest.param("13_compile", "fp32", marks=pytest.mark.thorough),
         ("13_compile", "bf16"),
         ("14_compile_loss", "fp32"),
-        pytest.param("14_compile_loss", "bf16", marks=pytest.mark.thorough),
         pytest.param("15_cuda_graphs", "fp32", marks=pytest.mark.thorough),
     ],
 )
@@ -273,23 +261,6 @@ def test_step_13_compiles_for_real(tmp_path, run_here, monkeypatch):
     assert b"Torch-Compiled Region" in trace
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("fp16", marks=pytest.mark.thorough)])
-def test_from_step_10_on_no_training_step_waits_for_a_value_and_every_loss_is_kept(
-    capture_step, uncompiled, tmp_path, precision
-):
-    waits = {}
-    for name in NAMES[1:]:
-        words = ("--data", str(tmp_path), "--batch-size", "8", "--workers", "0", "--precision", precision)
-        captured = capture_step(name, *words)
-        batch, kept = next(iter(captured.loader)), captured.variables["losses"]
-        waits[name] = reads(captured, *batch)
-        loss = captured.train_step(*batch).item()
-        assert (len(kept), float(kept[-1])) == (2, loss)  # the list holds every loss, and keeps no graph alive
-        assert not any(getattr(loss, "requires_grad", False) for loss in kept)
-    scaling = precision == "fp16"  # the scaler reads whether gradients are finite, unless the optimizer is fused
-    assert waits == {name: (name < "10") + (scaling and name < "11") for name in NAMES[1:]}
-
-
 @pytest.mark.long
 @pytest.mark.parametrize(
     "method", [*(pytest.param(name, marks=pytest.mark.thorough) for name in ("fork", "spawn")), "forkserver"]
@@ -310,19 +281,6 @@ def test_a_step_runs_with_nothing_but_torch_torchvision_and_tensorboard_under_ev
     )  # fmt: skip
     assert finished.returncode == 0, finished.stderr
     assert len(record.read_result(tmp_path / "04_multiprocess_loading" / "result.json").samples_per_second.windows) >= 5
-
-
-def test_step_05_copies_without_blocking_and_step_04_does_not(capture_step, monkeypatch, tmp_path):
-    asked = []
-    original = torch.Tensor.to
-    monkeypatch.setattr(
-        torch.Tensor, "to", lambda self, *a, **k: asked.append(k.get("non_blocking", False)) or original(self, *a, **k)
-    )
-    for name, expected in (("04_multiprocess_loading", False), ("05_pinned_memory", True)):
-        captured = capture_step(name, "--data", str(tmp_path), "--workers", "0")
-        asked.clear()
-        captured.train_step(torch.zeros(4, 3, 32, 32, dtype=torch.uint8), torch.zeros(4, dtype=torch.long))
-        assert asked[:2] == [expected, expected]
 
 
 def test_a_step_knows_which_options_it_does_not_use(capture_step, tmp_path):

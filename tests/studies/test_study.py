@@ -70,14 +70,11 @@ def test_a_smoke_run_does_not_replace_a_whole_study_and_a_broken_one_is_named(tm
 
 
 @of_each
-@pytest.mark.parametrize(
-    "words, message",
-    [(["--model", "mobilenet_v22"], "unknown model"), (["--logdir", "/dev/null/logs"], "cannot write")],
-)
-def test_bad_words_are_a_line_and_nothing_is_written(name, tmp_path, run_command, words, message):
+@pytest.mark.parametrize("words", [["--model", "mobilenet_v22"], ["--logdir", "/dev/null/logs"]])
+def test_bad_words_are_a_line_and_nothing_is_written(name, words, tmp_path, run_command):
     own = [*COMMANDS.get(name, [name]), "--device", "cpu", "--quick", "--logdir", tmp_path / "logs", *words]
-    assert_refused(run_command(*own), message)
-    assert not (tmp_path / "logs").exists() or not [*(tmp_path / "logs").glob("*.json")]
+    assert_refused(run_command(*own), *{"--model": ["unknown model"], "--logdir": ["cannot write"]}[words[0]])
+    assert not [*tmp_path.glob("logs/*.json")]
 
 
 SMALL = {  # words of a call that takes seconds

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from support import ROOT, SmallNet, make_result
+from support.options import small_options
 from support.recorded import tree
 from support.stand_in import striped_images
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -24,7 +25,6 @@ from torch_tb_profiler.consts import WORKER_PATTERN
 from common import session, timing, tracing
 from common.device import without_gpu
 from common.failures import as_input_error
-from common.options import StepOptions
 from walkthrough.results import folder as folders
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
@@ -48,11 +48,7 @@ class Images(Dataset):
 
 
 def options(logdir, **changes):
-    values = dict(
-        logdir=logdir, device="cpu", data=logdir, download=False, model="small", image_size=32, batch_size=4, workers=0,
-        precision="auto", seed=0, quick=True, stacks=False,
-    )  # fmt: skip
-    return StepOptions(**(values | changes))
+    return small_options(logdir, **{"data": logdir, "model": "small", **changes})
 
 
 def small_step(failing=None):

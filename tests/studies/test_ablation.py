@@ -3,16 +3,15 @@
 import inspect
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support import NAMES, ROOT, SmallNet, exit_code_of
+from support import NAMES, SmallNet, exit_code_of
+from support.options import small_options
 from support.stand_in import striped_images
 from test_steps import reads
 
-from common.options import StepOptions
 from studies import ablation as ablate
 from studies import switches
 from studies.ablation import LADDER, PAIRS, Optimisations, no_effect, tables, variants
@@ -21,10 +20,7 @@ from walkthrough.compare import study as results
 from walkthrough.compare.statistics import mean, of_pairs
 from walkthrough.results.errors import InputError
 
-OPTIONS = StepOptions(
-    logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="mobilenet_v2", image_size=32,
-    batch_size=8, workers=0, precision="auto", seed=0, quick=True, stacks=False,
-)  # fmt: skip
+OPTIONS = small_options(batch_size=8)
 
 
 @pytest.fixture
@@ -60,14 +56,11 @@ def bench(monkeypatch, stand_in, tmp_path, capture_step):
         step = capture_step(NAMES[k], *(str(word) for item in words.items() for word in item))
         yield with_model(step, step.model)
         torch.backends.cudnn.benchmark = False
+        assert ablate.NAMES[:k] == tuple(name[3:] for name in NAMES[1 : k + 1])
         training = switches.training(Optimisations(**dict.fromkeys(ablate.NAMES[:k], True)), step.args)
         yield with_model(training, models[-1])
 
     return both
-
-
-def test_the_optimisations_are_the_steps():
-    assert (*(name[3:] for name in NAMES[1:-1]), "tf32") == ablate.NAMES  # the last step needs several processes
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")

@@ -5,30 +5,27 @@ The GPU's side is tested by fakes: nothing here was run on one.
 
 import re
 from dataclasses import asdict, replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from support import SmallNet, exit_code_of, make_limit, make_result
+from support.options import small_options
 from support.trace_builder import TraceBuilder
 from torch import nn
 
 from common.data import CIFAR10_MEAN, CIFAR10_STD
 from common.model import classifier
-from common.options import StepOptions
 from common.program import QUICK
 from common.timing import Timing, Window
 from studies import fastest, one_batch, roofline
 from studies.fastest import Uncompiled, first_program
 from studies.limit import CONTIGUOUS, share_of_roof
 from walkthrough.cli import main
-from walkthrough.compare import roofs
 from walkthrough.compare import study as results
 from walkthrough.compare.roofs import Peak, Program, StepBytes, of_study
 from walkthrough.results.errors import InputError
 
-FILE = "limit.json"
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
 
@@ -76,17 +73,14 @@ def test_forward_counts_are_the_published_ones(name, published):
 
 
 @pytest.mark.parametrize(
-    ("operator", "shapes", "group"),
-    [
-        ("aten::convolution", [[2, 8, 6, 6], [8, 1, 3, 3]], "depthwise convolution"),
-        ("aten::convolution", [[2, 1, 6, 6], [8, 1, 3, 3]], "convolution"),
-        ("aten::convolution", [[2, 8, 6, 6], [8, 4, 3, 3]], "convolution"),
-        ("aten::convolution_backward", [[], [2, 8, 6, 6], [8, 1, 3, 3]], "depthwise convolution"),
-    ],
+    ("image", "weight", "group"),
+    [(8, [8, 1, 3, 3], "depthwise convolution"), (1, [8, 1, 3, 3], "convolution"), (8, [8, 4, 3, 3], "convolution")],
 )
-def test_depthwise_convolutions_are_a_group_of_their_own(operator, shapes, group):
-    assert roofline.group_of(operator, shapes) == group
-    assert roofline.group_of(operator, shapes, in_optimizer=True) == "optimizer"
+def test_depthwise_convolutions_are_a_group_of_their_own(image, weight, group):
+    shapes = [[2, image, 6, 6], weight]
+    assert roofline.group_of("aten::convolution", shapes) == group
+    assert roofline.group_of("aten::convolution_backward", [[], *shapes]) == group
+    assert roofline.group_of("aten::convolution", shapes, in_optimizer=True) == "optimizer"
 
 
 A, B, ONE = torch.ones(10), torch.ones(10), torch.ones(1)  # of 40 and 4 bytes
@@ -168,10 +162,8 @@ def test_the_window_s_edges_synchronise_a_gpu_and_a_size_that_does_not_fit_ends_
             raise torch.OutOfMemoryError("CUDA out of memory")
         return lambda: happened.append("c"), 1
 
-    assert sorted(peak.what for peak in roofline._best_first(CUDA, (1, 2, 3, 4), prepared, str, quick=True)) == [
-        "1",
-        "2",
-    ]
+    result = roofline._best_first(CUDA, (1, 2, 3, 4), prepared, str, quick=True)
+    assert sorted(peak.what for peak in result) == ["1", "2"]
     assert re.fullmatch("(sc+s)+", "".join(happened))
     assert "cc" in "".join(happened)
 
@@ -197,10 +189,7 @@ def timed(*speeds, step_ms=(1.0,)):
     return Timing(9.0, [Window(speed, None, list(step_ms), 0.5) for speed in speeds])
 
 
-OPTIONS = StepOptions(
-    logdir=Path("/nowhere"), device="cpu", data=Path("data"), download=False, model="resnet18", image_size=48,
-    batch_size=4, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
-)  # fmt: skip
+OPTIONS = small_options(image_size=48, precision="fp32")
 PLAIN = Program(4, CONTIGUOUS, cudnn_benchmark=None, compiled=False)
 
 
@@ -330,15 +319,6 @@ def test_on_a_cpu_both_layouts_are_tried_then_batches_and_both_are_compiled(monk
     assert (len(timings), why_not) == (4, None)
 
 
-@pytest.mark.parametrize(
-    "answer, reason",
-    [({"error": "no compiler"}, "no compiler"), ("not done after 9 s", "torch.compile failed: not done after 9 s")],
-)
-def test_why_nothing_is_compiled_comes_from_the_process_that_tried(monkeypatch, answer, reason):
-    monkeypatch.setattr(fastest.isolated, "answer", lambda *_: answer)
-    assert fastest.time_compiled(OPTIONS, torch.float32, PLAIN, 9) == (None, reason)
-
-
 def test_the_train_step_normalises_and_resizes_as_the_steps_do():
     net, (images, labels) = SmallNet(), one_batch.batch_on(CPU, 2)
     one_batch.TrainStep(net, CPU, torch.float32)(images, labels)
@@ -423,66 +403,26 @@ def test_a_group_s_share_of_its_roof_is_that_of_the_lower_roof():
     assert share(None, 10**7, 0.0) is None
 
 
-def test_a_broken_limit_is_refused_in_a_line(tmp_path):
-    known = make_limit()
-    results.write(tmp_path / FILE, replace(known, measured=known.measured | {"speeds": []}))
-    with pytest.raises(InputError, match=r"limit\.json is broken"):
-        roofs.read(tmp_path)
-
-
-@pytest.fixture
-def small(small_peaks, monkeypatch):
-    """`limit` on `SmallNet`, nothing compiled, and no time to search."""
-    monkeypatch.setattr(fastest, "QUICK_SEARCH_SECONDS", 0)
-    monkeypatch.setattr(fastest, "classifier", lambda *_: SmallNet())
-    monkeypatch.setattr(fastest, "time_compiled", lambda *_: (None, "no compiler here"))
-
-
-def ended(*words):
-    """The exit code of `limit`, in fp32, so that no CPU's instructions decide what is computed."""
-    words = ["limit", "--device", "cpu", "--quick", "--batch-size", "4", "--precision", "fp32", *map(str, words)]
-    return exit_code_of(main, words)
-
-
-def test_what_is_counted_and_timed_belongs_together(small, tmp_path):
-    assert ended("--logdir", tmp_path) == 0
-    result = results.read(tmp_path / FILE)
-    measured, known = result.measured, roofs.read(tmp_path)
-    assert (known.batch_size, result.setup.image_size, result.precision) == (4, 48, "float32")
-    assert (result.quick, result.setup.data, result.seed) == (True, None, 0)
-    assert "not compiled: no compiler here" in result.notes
-    [speed] = measured["speeds"]
-    assert speed["kind"] == "uncompiled, contiguous"
-    forward = measured["forward_flops_per_image"] * 4
-    assert forward < measured["flops_per_step"] < forward * 3
-    assert sum(group["flops"] or 0 for group in measured["groups"]) == measured["flops_per_step"]
-    assert sum(group["bytes"] for group in measured["groups"]) == measured["bytes_per_step"]
-    assert 0 < measured["without_formula"]["calls_share"] < 1
-    assert 0 < measured["without_formula"]["time_share"] < 1
-    assert known.flops_per_image == measured["flops_per_step"] / 4
-    assert known.least_bytes(4, "float32") < measured["bytes_per_step"]
-    assert speed["share_of_memory_roof"] < speed["bytes_per_second"] / known.bytes_roof
-    assert all(group["traced_ms"] > 0 for group in measured["groups"])  # each that was counted is found in the trace
-
-
-def test_a_profiler_that_fails_costs_the_times_of_operators_and_nothing_else(small, tmp_path, monkeypatch):
+def test_what_fails_costs_its_own_part_of_the_limit_and_nothing_else(
+    small_peaks, room_for_two, tmp_path, monkeypatch, capsys
+):
     """In bf16, on any CPU: without the hardware it is emulated, which a small model survives."""
 
     def operator_ms(self, program):
         raise RuntimeError("CUPTI_ERROR_INSUFFICIENT_PRIVILEGES in <module>")
 
     monkeypatch.setattr(Uncompiled, "operator_ms", operator_ms)
-    assert ended("--logdir", tmp_path, "--precision", "bf16") == 0
-    result = results.read(tmp_path / FILE)
-    assert result.precision == "bfloat16"
-    assert [one["precision"] for one in result.measured["step_bytes"]] == ["float32", "bfloat16"]
+    monkeypatch.setattr(fastest, "QUICK_SEARCH_SECONDS", 0)
+    monkeypatch.setattr(fastest, "classifier", lambda *_: SmallNet())
+    monkeypatch.setattr(fastest.isolated, "answer", lambda *_: {"error": "no compiler here"})
+    words = "limit --device cpu --quick --batch-size 4 --precision bf16 --logdir".split()
+    assert exit_code_of(main, [*words, str(tmp_path)]) == 0
+    assert "out of memory with batch size 4: measured with batch 2" in capsys.readouterr().out.lower()
+    result = results.read(tmp_path / "limit.json")
+    [speed] = result.measured["speeds"]
+    assert (speed["batch_size"], speed["kind"], result.precision) == (2, "uncompiled, contiguous", "bfloat16")
+    assert "not compiled: no compiler here" in result.notes
     assert "operators are not timed: RuntimeError: CUPTI_ERROR_INSUFFICIENT_PRIVILEGES in (module)" in result.notes
     assert (result.measured["groups"], result.tables["operators"]) == ([], [])
-
-
-def test_a_batch_that_does_not_fit_is_reported_and_the_rest_goes_on(small, room_for_two, tmp_path, capsys):
-    assert ended("--logdir", tmp_path) == 0
-    assert "out of memory with batch size 4: measured with batch 2" in capsys.readouterr().out.lower()
-    result = results.read(tmp_path / FILE)
-    assert (result.measured["speeds"][0]["batch_size"], result.measured["step_bytes"]) == (2, [])
     assert any("least bytes of a step are not counted" in note for note in result.notes)
+    assert result.measured["step_bytes"] == []

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT, SmallNet
+from support import SmallNet
+from support.options import small_options
 
-from common.options import StepOptions
 from studies import one_batch, overhead
 from studies.overhead import LEAD_STEPS, OFF_AGAIN, cost, is_slower, tracings, us_per_event
 from walkthrough.compare.study import NotMeasured
@@ -19,10 +19,7 @@ from walkthrough.results.errors import InputError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BY_NAME = {tracing.name: tracing for tracing in tracings(CPU)}
-OPTIONS = StepOptions(
-    logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="tiny", image_size=32,
-    batch_size=4, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
-)  # fmt: skip
+OPTIONS = small_options(precision="fp32")
 
 
 def mode(name, *ratios, **changes):
@@ -115,7 +112,7 @@ def measured():
     A step takes 100 ms in the first run, 200 ms in the second, and twice as long while it is traced.
     """
 
-    def call(runs, operators=lambda run: None):
+    def call(runs, operators):
         log = []
 
         def measure(what, run, name, batch_size):
@@ -137,29 +134,22 @@ def measured():
     return call
 
 
-def test_every_mode_is_a_process_in_every_run_and_the_first_has_the_sizes(measured):
-    modes, notes, log = measured(runs=2)
-    assert log[:3] == [(1, OFF_AGAIN, 4), (1, "operators", 4), (1, "+ shapes", 4)]
-    assert {entry[1] for entry in log[3:]} == {OFF_AGAIN, "operators", "+ shapes"}
-    assert modes["operators"]["off_ms"] == [100.0, 200.0]
-    assert modes["operators"]["step_ms"] == [200.0, 400.0]
-    assert modes["operators"]["json_bytes_per_step"] == 1000
-    assert modes[OFF_AGAIN]["json_bytes_per_step"] is None
-    assert "no GPU" in modes["kernels only"]["not_measured"]
-    assert any(note.startswith("kernels only was not measured") for note in notes)
-
-
-def test_a_mode_that_fails_is_not_measured_with_its_reason_and_not_tried_again(measured):
+def test_every_mode_is_a_process_in_every_run_and_one_that_fails_is_not_tried_again(measured):
     def fail_from_run_3_on(run):
         if run >= 3:
             raise NotMeasured("its trace holds 0 kernels")
 
     modes, notes, log = measured(4, fail_from_run_3_on)
+    assert log[:3] == [(1, OFF_AGAIN, 4), (1, "operators", 4), (1, "+ shapes", 4)]
     assert [entry[1] for entry in log].count("operators") == 3
     assert (modes["operators"]["not_measured"], modes["operators"]["step_ms"]) == ("its trace holds 0 kernels", [])
-    assert modes["operators"]["json_bytes_per_step"] is None
-    assert len(modes["+ shapes"]["step_ms"]) == 4
     assert "operators was not measured: its trace holds 0 kernels" in notes
+    assert (modes["operators"]["json_bytes_per_step"], modes[OFF_AGAIN]["json_bytes_per_step"]) == (None, None)
+    shapes = modes["+ shapes"]
+    assert (shapes["off_ms"], shapes["step_ms"]) == ([100.0, 200.0, 300.0, 400.0], [200.0, 400.0, 600.0, 800.0])
+    assert shapes["json_bytes_per_step"] == 1000  # of the first run
+    assert "no GPU" in modes["kernels only"]["not_measured"]
+    assert any(note.startswith("kernels only was not measured") for note in notes)
 
 
 def test_every_mode_begins_and_ends_some_run_and_none_is_always_after_the_same():

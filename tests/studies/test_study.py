@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 import pytest
 import torch
 from rich.console import Console
-from support import ROOT, assert_refused, exit_code_of
-from torch import nn
+from support import ROOT, SmallNet, assert_refused, exit_code_of
 
 from common.options import options_from
 from studies import ablation, overhead, study
 from walkthrough.cli import main
+from walkthrough.compare import roofs
 from walkthrough.compare import study as results
 from walkthrough.results.errors import InputError
 
@@ -102,7 +102,7 @@ def little(monkeypatch):
         "walkthrough.compare.isolated.answer": answer,
         "studies.ablation.variants": lambda *_: variants,
         "studies.fastest.QUICK_SEARCH_SECONDS": 0,
-        "studies.fastest.classifier": lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3 * 48 * 48, 10)),
+        "studies.fastest.classifier": lambda *_: SmallNet(),
         "studies.input.worker_numbers": lambda cores: [0, 1],
         "studies.overhead.tracings": lambda device: few,
         "studies.roofline.COPIES": {"cpu": (1,)},
@@ -133,10 +133,21 @@ def test_a_quick_call(name, little, tmp_path, capfd):
     call(name, tmp_path, capfd)
 
 
-def test_a_quick_limit_compiles_and_counts_the_bytes_of_compiled_kernels(little, tmp_path, capfd):
-    uncompiled, compiled = call("limit", tmp_path, capfd).measured["speeds"]
+def test_a_quick_limit_counts_times_and_compiles_one_step(little, tmp_path, capfd):
+    measured, known = call("limit", tmp_path, capfd).measured, roofs.read(tmp_path)
+    forward = measured["forward_flops_per_image"] * 4
+    assert forward < measured["flops_per_step"] < forward * 3
+    assert sum(group["flops"] or 0 for group in measured["groups"]) == measured["flops_per_step"]
+    assert sum(group["bytes"] for group in measured["groups"]) == measured["bytes_per_step"]
+    assert all(group["traced_ms"] > 0 for group in measured["groups"])  # each that was counted is found in the trace
+    assert 0 < measured["without_formula"]["calls_share"] < 1
+    assert 0 < measured["without_formula"]["time_share"] < 1
+    assert known.flops_per_image == measured["flops_per_step"] / 4
+    assert known.least_bytes(4, "float32") < measured["bytes_per_step"]
+    uncompiled, compiled = measured["speeds"]
     moved = [speed["bytes_per_second"] / speed["samples_per_second"]["median"] for speed in (uncompiled, compiled)]
     assert (compiled["compiled"], 0.2 < moved[1] / moved[0] < 1) == (True, True)
+    assert uncompiled["share_of_memory_roof"] < uncompiled["bytes_per_second"] / known.bytes_roof
 
 
 def test_a_quick_sweep_measures_in_a_process_of_its_own(tmp_path, capfd):

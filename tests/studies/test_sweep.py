@@ -6,15 +6,15 @@ The GPU's side is tested by fakes: nothing here was run on one.
 import multiprocessing
 import os
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
 import torch
-from support import ROOT, assert_refused
+from support import assert_refused
+from support.options import small_options
 
-from common.options import StepOptions
 from common.timing import Timing, Window
 from studies import study, sweep
 from studies import switches as training_program
@@ -27,10 +27,7 @@ from walkthrough.compare.study import Measurements, NotMeasured
 from walkthrough.results.result import Setup
 
 MB = 10**6
-OPTIONS = StepOptions(
-    logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="resnet18", image_size=32,
-    batch_size=128, workers=2, precision="auto", seed=0, quick=True, stacks=False,
-)  # fmt: skip
+OPTIONS = small_options(model="resnet18", batch_size=128, workers=2)
 
 
 def run(*windows, cores=1.5, workers=1):
@@ -103,9 +100,8 @@ def test_cores_are_the_cpu_seconds_of_the_process_and_its_workers_over_the_time(
     monkeypatch.setattr(sweep, "os", SimpleNamespace(getpid=lambda: 1))
     monkeypatch.setattr(sweep, "process_memory", lambda pids: memory[tuple(pids)])
     for cpu, cores in (([3.0, 9.0], 1.5), ([None, 9.0], None), ([3.0, None], None)):
-        cpu_seconds, clock = iter(cpu), iter([100.0, 104.0])
-        monkeypatch.setattr(sweep, "cpu_seconds", lambda pids, left=cpu_seconds: (next(left), pids == [7, 8])[0])
-        monkeypatch.setattr(sweep, "time", SimpleNamespace(perf_counter=lambda left=clock: next(left)))
+        monkeypatch.setattr(sweep, "cpu_seconds", Mock(side_effect=cpu))
+        monkeypatch.setattr(sweep, "time", Mock(perf_counter=Mock(side_effect=[100.0, 104.0])))
         with sweep.ResourceUse() as use:
             pass
         assert (use.cores, use.process_bytes, use.worker_bytes) == (cores, *memory.values())
@@ -119,9 +115,7 @@ def test_cpu_seconds_are_of_this_process_and_of_those_named(monkeypatch):
 
     monkeypatch.setattr(psutil, "Process", process)
     monkeypatch.setattr(os, "times", lambda: (3.0, 4.0, 100.0, 100.0, 100.0))
-    assert sweep.cpu_seconds([]) == 7.0
-    assert sweep.cpu_seconds([1, 3]) == 7.0 + 10.0 + 1.0 + 30.0 + 1.0
-    assert sweep.cpu_seconds([1, 99]) is None
+    assert [sweep.cpu_seconds(pids) for pids in ([], [1, 3], [1, 99])] == [7.0, 7.0 + 11.0 + 31.0, None]
 
 
 def test_the_program_is_step_05_s_with_pinned_memory_as_asked(monkeypatch):

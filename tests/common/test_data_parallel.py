@@ -20,7 +20,7 @@ def names(folder, pattern="*"):
     return sorted(path.name for path in folder.glob(pattern))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def two(tmp_path_factory):
     """A run of two processes: its log folder, the run's own, what was printed and what each rank trained."""
     folder = tmp_path_factory.mktemp("two")

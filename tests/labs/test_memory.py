@@ -12,7 +12,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.models import resnext50_32x4d
 
 from common import program as programs
-from common.timing import Plan
 from labs.memory import data, study
 from labs.memory.model import PUBLISHED, resnext
 from labs.memory.study import BASELINE, CHECKPOINTED, COMPILED, Study
@@ -23,7 +22,6 @@ FILES = sorted((ROOT / "labs" / "memory").glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in FILES]
 EAGER = [path for path in FILES if "compiled" not in path.stem]
 SMALL = {"model": "resnext11_1x2d", "image_size": 16, "batch_size": 4}
-SHORT = Plan(warmup_steps=1, warmup_seconds=0, windows=3, window_steps=1, window_seconds=0)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +168,6 @@ def main(few_digits, tmp_path, run_main):
 @pytest.mark.long
 def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, monkeypatch, measure_here):
     measure_here(study)
-    monkeypatch.setattr(programs, "QUICK", SHORT)
     monkeypatch.setattr(torch, "compile", lambda function: function)  # compiling takes most of a minute
     monkeypatch.setattr(torch._functorch.config, "activation_memory_budget", 1.0)
     monkeypatch.setattr(study, "PUBLISHED", "resnext11_1x2d")

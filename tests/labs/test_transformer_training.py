@@ -9,7 +9,6 @@ from support import ROOT, assert_refused
 from support.labs import assert_goes_on_after_a_kill, equal
 
 from common import program as programs
-from common.timing import Plan
 from walkthrough.compare.study import read
 
 pytest.importorskip("transformers", reason="transformers is not installed: pip install -r tests/requirements.txt")
@@ -67,7 +66,6 @@ def test_it_learns_and_the_best_epoch_predicts_and_is_trained_on(run, run_here):
     told = run_here(LAB / "predict.py", done.folder / "model", "rose cherry", "sea", "--device", "cpu").stdout
     assert [line.split("\t")[::2] for line in told.splitlines()] == [["red", "rose cherry"], ["blue", "sea"]]
     further = run("--model", done.folder / "model", "--epochs", "1", logdir=done.folder / "further")
-    assert further.returncode == 0 and "as 09_packing" in further.stdout
     assert epochs_in(further.folder)[0]["loss"] < table[0]["loss"]
 
 
@@ -120,7 +118,6 @@ def main(tmp_path, monkeypatch, run_main, measure_here):
 
 @pytest.mark.long
 def test_a_small_study_fills_every_table_and_decides_claims(main, tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "LOADED", {True: Plan(0, 0, windows=2, window_steps=1, window_seconds=0)})
     monkeypatch.setattr(torch, "compile", lambda function: function)  # compiling takes most of a minute
     monkeypatch.setattr(study, "ROUNDS", {True: 1})
     shown = [NAMES[number] for number in (0, 6, 8)]

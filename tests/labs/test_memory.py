@@ -229,15 +229,6 @@ def test_programs_are_interleaved_compared_by_rounds_and_at_last_in_the_same_mem
     assert [round(row["published, of the base's time"], 2) for row in total] == [1, 0.75, 1.42, 0.91, 1.27]
 
 
-def test_the_optimizers_clock_waits_where_it_says(study_options, monkeypatch):
-    calls = []
-    monkeypatch.setattr(study, "synchronize", lambda device: calls.append("wait"))
-    real = torch.optim.Adam.step
-    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: (calls.append("step"), real(self)))
-    study.optimizer_times(replace(study_options, quick=True), 4, run=1)
-    assert calls[:5] == ["step", "wait", "wait", "step", "wait"]  # after; both
-
-
 def test_the_optimizers_times_are_compared_round_by_round(study_options):
     def optimizer_times(batch_size, run):
         if batch_size == 4 * study_options.batch_size:

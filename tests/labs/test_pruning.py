@@ -2,11 +2,9 @@
 
 import json
 from dataclasses import replace
-from itertools import product
 
 import pytest
 import torch
-from PIL import Image
 from support import ROOT, assert_refused
 from support.labs import lab_options
 from torch import nn
@@ -130,13 +128,10 @@ def test_a_reset_keeps_early_values_of_the_weights_that_are_largest_at_the_end_a
     assert optimizer_at(model, settings).param_groups[0]["weight_decay"] == prune.WEIGHT_DECAY
 
 
-def test_a_checkpoint_of_the_scale_lab_is_pruned_from_an_epoch_that_it_kept(tmp_path, run_here):
+@pytest.mark.xdist_group("scale data")  # images are drawn once
+def test_a_checkpoint_of_the_scale_lab_is_pruned_from_an_epoch_that_it_kept(tmp_path, run_here, drawn):
     """Its file is what `Training.state` writes of torchvision's MobileNetV2; here a tiny one, after two epochs."""
-    for part, label, number in product(("train", "val"), (0, 1), range(8)):
-        (tmp_path / part / f"class{label}").mkdir(parents=True, exist_ok=True)
-        image = Image.new("RGB", (40, 32), (label * 200, 10 * number, 0))
-        image.save(tmp_path / part / f"class{label}" / f"{number}.jpg")
-    model = MobileNetV2(2, width_mult=0.25)
+    model = MobileNetV2(4, width_mult=0.25)
     optimizer = torch.optim.SGD(model.parameters(), 0.02, 0.9)
     settings = {"model": "w8", "data": "drawn", "image_size": 32, "batch_size": 8, "epochs": 2, "lr": 0.02, "seed": 5}
     (tmp_path / "trained").mkdir()
@@ -147,7 +142,7 @@ def test_a_checkpoint_of_the_scale_lab_is_pruned_from_an_epoch_that_it_kept(tmp_
         (tmp_path / "trained" / name).write_bytes(packed({**state, "optimizer": optimizer.state_dict()}))
 
     def pruned(*words):
-        own = ("--device", "cpu", "--data", tmp_path, "--shares", "0.9", "--trained", tmp_path / "trained")
+        own = ("--device", "cpu", "--data", drawn, "--shares", "0.9", "--trained", tmp_path / "trained")
         return run_here(ROOT / "labs" / "pruning" / "prune.py", *own, "--logdir", tmp_path / "out", *words)
 
     assert "epochs 2, lr 0.02, seed 5" in pruned().stdout  # its settings, not this lab's

@@ -374,7 +374,7 @@ def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp
 
 
 def test_every_program_trains_as_the_first_and_counts_its_tokens(kept_texts, tmp_path):
-    words = ["--device", "cpu", "--quick", "--model", "medium", "--precision", "fp32", "--workers", "0"]
+    words = ["--device", "cpu", "--quick", "--model", "small", "--precision", "fp32", "--workers", "0"]
     losses = []
     for file in PROGRAMS:
         one = programs.captured(file, [*words, "--data", str(kept_texts), "--logdir", str(tmp_path)])

@@ -33,13 +33,20 @@ def measure_here(monkeypatch):
     return here
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_core():
+    """Pictures are drawn and prepared in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "usable_cores", lambda: 1)
+        yield
+
+
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory):
     """A folder of 96 training pictures of 4 classes, small ones, and 19 for validation."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(drawing, "SIDES", (70, 130))
         patch.setattr(drawing, "LARGE_SIDE", 200)
-        patch.setattr(data, "usable_cores", lambda: 1)
         return data.drawn_folder(tmp_path_factory.mktemp("jpegs") / "drawn", images=96, classes=4)
 
 
@@ -48,6 +55,4 @@ def prepared_32px(drawn):
     """{kind: its folder}: `drawn`, prepared in each way at 32 px."""
     from labs.scale.preprocess import KINDS, prepared
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "usable_cores", lambda: 1)
-        return {kind: prepared(drawn, kind, 32) for kind in KINDS}
+    return {kind: prepared(drawn, kind, 32) for kind in KINDS}

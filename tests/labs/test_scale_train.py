@@ -11,7 +11,6 @@ from support import ROOT, assert_refused, run_program
 from support.labs import assert_goes_on_after_a_kill
 from torch.nn import functional as F
 
-from labs.scale import data as jpegs
 from labs.scale import train
 from labs.scale.preprocess import prepared
 from labs.shared.training import epochs_in
@@ -26,9 +25,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def cached(drawn):
     """`drawn` as cached images of 16 px."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jpegs, "usable_cores", lambda: 1)
-        return prepared(drawn, "cached", scale_ranks.SIZE)
+    return prepared(drawn, "cached", scale_ranks.SIZE)
 
 
 def started(data, folder, *torchrun):

@@ -193,7 +193,7 @@ def generated(number):
     return [*others[: number % 4], good, *others[number % 4 :]]
 
 
-def test_cnn_dailymail_keeps_its_splits_and_its_sentences_are_lines(tmp_path):
+def test_cnn_dailymail_keeps_its_splits_its_sentences_are_lines_and_a_bad_one_is_named(tmp_path):
     for name, count in (("train", 6), ("validation", 2), ("test", 3)):
         lines_file(tmp_path / "cnn_dailymail" / f"{name}.jsonl", count)
     texts = corpus(tmp_path)
@@ -203,11 +203,7 @@ def test_cnn_dailymail_keeps_its_splits_and_its_sentences_are_lines(tmp_path):
     assert one.reference.splitlines() == HIGHLIGHTS.format(0).splitlines()
     assert one.text.splitlines()[2].startswith("\"I don't plan") and len(one.text.splitlines()) == 6
     assert one.candidates[0].splitlines() == one.text.splitlines()[:3]
-
-
-def test_a_bad_line_is_named(tmp_path):
-    path = lines_file(tmp_path / "own.jsonl", 1, candidates=generated)
-    path.write_text(path.read_text() + '{"article": "a b", "highlights": "x", "candidates": ["a", "b"]}\n')
+    path = lines_file(tmp_path / "own.jsonl", 2, candidates=lambda number: generated(number)[2 * number :])
     with pytest.raises(InputError, match="line 2: 2 candidates, not 4"):
         corpus(path)
 

@@ -99,11 +99,11 @@ def test_lookahead_averages_and_gives_its_average_back():
         lookahead.step()
     # after the last step of both, the memory is 0.5 ** 2: 0.25 of the slow 0 and 0.75 of the fast 3
     assert model.weight.item() == pytest.approx(2.25)
-    norm = nn.BatchNorm1d(2)  # its statistics are averaged too
+    norm = nn.BatchNorm1d(2)
     lookahead = Lookahead(norm, steps=2, every=1)
     norm.running_mean.fill_(5)
     lookahead.step()
-    assert 0 < norm.running_mean[0] < 5
+    assert 0 < norm.running_mean[0] < 5  # averaged, too
 
 
 @pytest.mark.parametrize(("failure", "epochs"), [(None, 2), ("diverged", None), ("not reached", None)])

@@ -120,10 +120,3 @@ def test_a_compiler_is_asked_to_clean_up_before_it_is_killed(monkeypatch):
     monkeypatch.setattr(isolated.os, "killpg", lambda *killed: happened.append(killed))
     isolated.end_with_children(SimpleNamespace(pid=7))
     assert happened == [(7, signal.SIGTERM), isolated.TERMINATE_SECONDS, (7, signal.SIGKILL)]
-
-
-def test_an_answer_is_written_in_one_piece_as_others_may_write_into_the_same_pipe(monkeypatch):
-    written = []
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=written.append, flush=lambda: None))
-    isolated.print_answer({"value": 1})
-    assert written == ['{"answer": {"value": 1}}\n']

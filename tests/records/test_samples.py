@@ -103,16 +103,6 @@ def test_without_a_network_one_line_says_so_and_what_is_there_stays(server, run,
     assert files(tmp_path) == WHOLE[:3]
 
 
-def test_a_host_that_says_nothing_is_not_waited_for(server):
-    sample = samples.read_list().samples[0]
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
-        with pytest.raises(samples.InputError, match="timed out"):
-            samples.fetched(replace(sample, address=address), timeout=0.2)
-
-
 def test_files_that_are_here_are_found_by_their_checksums(server, run, tmp_path):
     have = tmp_path / "have"
     (have / "below").mkdir(parents=True)

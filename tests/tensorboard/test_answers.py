@@ -87,16 +87,6 @@ def test_a_trace_that_is_being_written_waits_until_it_is_complete(store, begun, 
     assert answered() == ["early", "late"]
 
 
-def test_questions_that_wait_are_no_more_than_a_page_can_ask(store, begun, answered, monkeypatch):
-    monkeypatch.setattr(answers, "MOST_WAITING", 5)
-    store.ask(about("ahead"), urgent=False)
-    begun()
-    for number in range(100):
-        assert store.get(about("trace", options=(number, None))) == ("reading", None)
-    assert store.reading == 6
-    assert answered() == ["ahead", *["trace"] * 5]
-
-
 def test_a_trace_at_which_a_child_dies_is_tried_twice(tmp_path, answers_of, monkeypatch):
     monkeypatch.setattr(answers, "RETRY_SECONDS", 0)
     log, half = tmp_path / "log", '{"reason": nu'

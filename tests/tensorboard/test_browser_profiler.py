@@ -2,8 +2,6 @@
 
 import pytest
 
-from tools.docs.screenshots import choose
-
 
 @pytest.mark.parametrize(
     ("run", "view", "charts", "tables"),
@@ -75,21 +73,6 @@ def test_a_range_of_the_memory_curve_is_what_the_tables_show(profiler):
     with page.expect_request("**/memory_events?*") as whole:
         page.mouse.click(at[0], middle, button="right")
     assert whole.value.url != part.value.url
-
-
-def test_the_page_waits_for_a_run_that_is_still_being_read(profiler):
-    page = profiler("gpu", "Overview")
-    early = []
-
-    def not_yet(route):
-        early.append(route.request.url)
-        route.fulfill(status=202, content_type="application/json", body='{"state": "reading"}')
-
-    page.route("**/views?run=hostile", not_yet, times=2)
-    choose(page, 0, "hostile")
-    choose(page, 1, "Memory")
-    page.wait_for_selector("table")
-    assert len(early) == 2
 
 
 def test_a_trace_that_cannot_be_read_is_named_in_the_page(profiler, shot):

@@ -44,12 +44,6 @@ def test_a_step(tab, shot):
     shot(page, "step")
 
 
-def test_a_step_without_a_gpu(tab):
-    page = tab("step", run="cpu")
-    page.wait_for_selector(".plotly .scatterlayer path")
-    assert "no GPU in this trace" in page.locator("main").inner_text()
-
-
 def test_two_runs_are_compared_by_what_was_measured_or_are_no_fair_pair(tab, shot):
     page = tab("compare", before="cpu", after="gpu")
     assert "two machines" in page.locator("main").inner_text()

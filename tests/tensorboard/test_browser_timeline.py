@@ -100,21 +100,6 @@ def test_a_kernel_names_its_launch_its_operator_and_its_python_functions(timelin
     assert arguments(page) == ["[[32, 64], [64, 10]]", "[float, float]"]
 
 
-def test_arguments_are_those_of_what_is_selected_and_come_when_they_are_read(timeline):
-    page = timeline()
-    reading = {"state": "reading", "reason": None, "reading": 1}
-    page.route("**/event?*", lambda route: route.fulfill(json=reading), times=2)
-    find(page, KERNEL)
-    assert "Arguments\n…" in panel(page)
-    page.get_by_role("button", name="aten::mm").first.click()  # before the kernel's arguments are there
-    page.wait_for_selector("h3:has-text('aten::mm')")
-    assert arguments(page) == ["[[32, 64], [64, 10]]", "[float, float]"]
-    find(page, "idle:")
-    assert "The GPU is idle: why" in panel(page)
-    find(page, "cudaEventRecord")  # without arguments
-    page.locator(".wtl-part", has=page.get_by_role("heading", name="Arguments")).wait_for(state="detached")
-
-
 def test_search_by_expression_and_duration(timeline):
     page = timeline()
     search, least = page.locator("input[type=search]"), page.get_by_label("Minimum duration")
@@ -201,21 +186,6 @@ def test_what_is_not_loaded_can_be_loaded_and_the_window_is_used(timeline, shot,
     page.get_by_label("First step").fill("1")
     query = redrawn(page.get_by_label("First step").press, "Enter")
     assert query["first"] == ["0"]
-
-
-def test_it_opens_on_the_steps_with_room_for_the_lanes(timeline):
-    def with_start_up(answer, _):
-        lane = {"id": "cpu start", "label": "start", "kind": "cpu", "group": "start", "thread": 99, "levels": 1}
-        answer["lanes"].append(lane | {"start": [-1e6], "duration": [9e5], "name": [0], "level": [0]})
-        answer["total"]["start"] = answer["loaded"]["start"] = -1e6
-        answer["steps"][0]["start"] = 400  # its work on the GPU; its mark begins at 0
-        return answer
-
-    page = timeline(with_start_up)
-    assert drawn(page) == pytest.approx([-40, 2040])
-    assert page.locator(".wtl-panel").bounding_box()["height"] < 40
-    page.keyboard.press("0")
-    assert drawn(page)[0] < -1e6
 
 
 def test_a_place_in_steps_that_are_not_loaded_loads_them(timeline):

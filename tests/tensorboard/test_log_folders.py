@@ -4,10 +4,9 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from support import make_result
+from support import make_result, write_run
 from support.trace_builder import two_steps
 
-from walkthrough.results.errors import InputError
 from walkthrough.tensorboard import log_folders
 from walkthrough.tensorboard.log_folders import Runs, folders_below, roots_of
 
@@ -41,28 +40,12 @@ def test_links_and_what_is_hidden_are_not_followed_but_the_log_folder_may_be_a_l
         assert list(run.traces) == ["a.pt.trace.json"]
 
 
-def test_whatever_fails_in_one_folder_is_said_of_its_run_and_the_others_are_shown(tmp_path, monkeypatch, caplog):
-    answers = {"a": ZeroDivisionError("unforeseen"), "b": InputError("too large"), "c": make_result()}
-    for name in answers:
-        trace(tmp_path / name / "w.pt.trace.json")
-        (tmp_path / name / "result.json").write_text("{}")
-
-    def read(path, **_):
-        if isinstance(answer := answers[path.parent.name], Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(log_folders, "read_result", read)
-    runs = Runs([("", str(tmp_path))])
-    for _ in range(3):
-        runs._rescan()
-    traces = ["w.pt.trace.json"]
-    assert [(list(run.traces), run.result, run.problem) for run in runs.latest().values()] == [
-        ([], None, f"{tmp_path / 'a'} cannot be shown: ZeroDivisionError: unforeseen"),
-        (traces, None, "too large"),
-        (traces, make_result(), None),
-    ]
-    assert caplog.text.count("Traceback") == 1
+def test_a_broken_result_is_said_of_its_run_whose_traces_are_shown(tmp_path):
+    trace(write_run(tmp_path, make_result("a")) / "w.pt.trace.json")
+    trace(write_run(tmp_path, make_result("b")) / "w.pt.trace.json").with_name("result.json").write_text("{}")
+    whole, broken = Runs([("", str(tmp_path))]).latest().values()
+    assert (whole.result, whole.problem, broken.result) == (make_result("a"), None, None)
+    assert list(broken.traces) == ["w.pt.trace.json"] and "result.json" in broken.problem
 
 
 def test_only_what_has_changed_is_read_again(tmp_path, monkeypatch):

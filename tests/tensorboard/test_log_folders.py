@@ -79,16 +79,6 @@ def test_remote_log_folders_are_left_out_and_the_others_named_as_by_tensorboard(
     assert roots_of(SimpleNamespace(logdir=logdir, flags=SimpleNamespace(logdir_spec=spec))) == roots
 
 
-def test_folders_near_the_root_are_found_however_many_lie_in_one_of_them(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(log_folders, "MAX_FOLDERS", 20)
-    for number in range(50):
-        (tmp_path / "aaa" / str(number)).mkdir(parents=True)
-    trace(tmp_path / "good" / "w.pt.trace.json")
-    for _ in range(2):
-        assert [folder.name for folder in folders_below([("", str(tmp_path))])] == ["good"]
-    assert caplog.text.count(f"{tmp_path}: only 20 folders are searched") == 1
-
-
 def test_no_two_runs_have_the_same_name(tmp_path):
     root = tmp_path / "logs"
     for path in (root / "w.pt.trace.json", root / "logs" / "w.pt.trace.json", root / "logs (2)" / "w.pt.trace.json"):

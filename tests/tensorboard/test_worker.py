@@ -91,14 +91,6 @@ def test_a_trace_that_takes_more_memory_than_the_limit_fails_for_good(tmp_path, 
     assert (outcome["temporary"], outcome["starved"], outcome["last"]) == (False, True, True)
 
 
-def test_a_limit_that_is_no_limit_is_not_used(monkeypatch, caplog):
-    monkeypatch.setenv("WALKTHROUGH_READER_MEMORY", "much")
-    monkeypatch.setenv("WALKTHROUGH_READER_SECONDS", "7")
-    assert worker.limits.__wrapped__().seconds == 7
-    assert 0 < worker.limits.__wrapped__().memory <= 4 * 2**30
-    assert "WALKTHROUGH_READER_MEMORY is not used" in caplog.text
-
-
 @pytest.mark.skipif(not hasattr(signal, "SIGXCPU"), reason="the system has no limit of the time")
 def test_a_job_that_takes_more_time_than_the_limit_ends_the_child_which_leaves_no_core():
     program = "import resource; from walkthrough.tensorboard import worker; worker._limit_memory()\n"

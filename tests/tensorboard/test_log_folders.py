@@ -7,7 +7,6 @@ import pytest
 from support import make_result, write_run
 from support.trace_builder import two_steps
 
-from walkthrough.tensorboard import log_folders
 from walkthrough.tensorboard.log_folders import Runs, folders_below, roots_of
 
 
@@ -48,22 +47,15 @@ def test_a_broken_result_is_said_of_its_run_whose_traces_are_shown(tmp_path):
     assert list(broken.traces) == ["w.pt.trace.json"] and "result.json" in broken.problem
 
 
-def test_only_what_has_changed_is_read_again(tmp_path, monkeypatch):
-    opened = []
-    open_plain = log_folders.open_plain
-    monkeypatch.setattr(log_folders, "open_plain", lambda path, **_: opened.append(path.name) or open_plain(path))
-    monkeypatch.setattr(log_folders, "read_result", lambda path, **_: opened.append(path.name) or make_result())
-    for name in ("a", "b"):
-        trace(tmp_path / f"{name}.pt.trace.json")
-    (tmp_path / "result.json").write_text("{}")
+def test_what_has_changed_is_read_again(tmp_path):
+    write_run(tmp_path, make_result("a"))
     runs = Runs([("", str(tmp_path))])
     before = runs.latest()
-    assert sorted(opened) == ["a.pt.trace.json", "b.pt.trace.json", "result.json"]
     runs._rescan()
-    assert (len(opened), runs.latest() is before) == (3, True)
-    os.utime(tmp_path / "a.pt.trace.json", (1, 1))
+    assert runs.latest() is before
+    os.utime(write_run(tmp_path, make_result("a", model="another")) / "result.json", (1, 1))
     runs._rescan()
-    assert (len(opened), runs.latest() is before) == (6, False)
+    assert runs.latest()["a"].result.model == "another"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ import json
 import os
 import pickle
 import warnings
-from pathlib import Path
 
 import pytest
 from support import PATIENCE, ROOT, until
@@ -23,8 +22,6 @@ with warnings.catch_warnings():
     from walkthrough.tensorboard.profiler_plugin import Loading, NotReadable, NotYet, Unknown
 
 pytestmark = pytest.mark.filterwarnings("ignore:The copy keyword is deprecated")  # in pandas 3
-WAITING = str(Path(__file__).with_name("waiting_child.py"))
-BEHIND = 15  # how "nice" the children are that read what nobody waits for
 LONG_AGO = 1_700_000_000  # s: a file that was written then is complete
 
 

@@ -1,6 +1,7 @@
 """A training that outlives `trace` or `time`: nothing stops it, nothing is written; and how a process knows."""
 
 import os
+import resource
 import signal
 import socket
 import sys
@@ -10,25 +11,26 @@ import pytest
 from support import ROOT, start_program, wait_for
 from walkthrough_hook.tasks import Report
 
-from walkthrough.attach.launch import reports_folder
+from walkthrough.attach.launch import read_reports, reports_folder
 from walkthrough.results.folder import traces_in
 
 WAITS = Path(__file__).parent / "programs" / "waits.py"
+UNTIL_BEGUN = "until test -s begun; do sleep 0.05; done"
+
+
+def begin(folder, line):
+    """`trace` of a line of the shell, once that has written a file "begun"."""
+    words = (sys.executable, "-m", "walkthrough", "trace", "--warmup", "4", "--steps", "10", "--out", "out", "--")
+    process = start_program(*words, "sh", "-c", line, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    wait_for(folder / "begun")
+    return process
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("killed", "steps"),  # of the training when the command ends, None: it has not even started
-    [(False, None), (False, 7), (True, 7)],  # 7: after 4 of warm-up it is measured
-)
-def test_a_training_goes_on_to_its_end_once_the_command_is_gone(tmp_path, killed, steps):
-    first = "echo yes > begun; until test -e go; do sleep 0.05; done;" if steps is None else ""
-    line = f"{first} '{sys.executable}' '{WAITS}' {steps or 0}; echo $? > code"
-    background = f"( {line} ) </dev/null >/dev/null 2>&1 & until test -s begun; do sleep 0.05; done"
-    words = (sys.executable, "-m", "walkthrough", "trace", "--warmup", "4", "--steps", "10", "--out", "out", "--")
-    words += ("sh", "-c", line if killed else background)
-    process = start_program(*words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    wait_for(tmp_path / "begun")
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_training_that_is_measured_goes_on_to_its_end_once_the_command_is_gone(tmp_path, killed):
+    line = f"'{sys.executable}' '{WAITS}' 7; echo $? > code"  # 7: after 4 of warm-up it is measured
+    process = begin(tmp_path, line if killed else f"( {line} ) </dev/null >/dev/null 2>&1 & {UNTIL_BEGUN}")
     if killed:
         process.kill()
     assert process.wait(120) == (-signal.SIGKILL if killed else 2)
@@ -37,6 +39,16 @@ def test_a_training_goes_on_to_its_end_once_the_command_is_gone(tmp_path, killed
     process.communicate()
     assert (tmp_path / "trained").exists()
     assert not (tmp_path / "out").exists() or (killed and traces_in(tmp_path / "out") == [])
+
+
+def test_a_python_that_starts_once_the_command_is_gone_runs_as_ever(tmp_path):
+    line = f"echo yes > begun; until test -e go; do sleep 0.05; done; '{sys.executable}' -c 'exit(7)'; echo $? > code"
+    process = begin(tmp_path, f"( {line} ) </dev/null >/dev/null 2>errors & {UNTIL_BEGUN}")
+    assert process.wait(120) == 2
+    (tmp_path / "go").touch()
+    assert wait_for(tmp_path / "code") == "7\n"
+    process.communicate()
+    assert (tmp_path / "errors").read_text() == ""
 
 
 def settings(folder):
@@ -79,3 +91,18 @@ def test_a_report_follows_no_planted_link(tmp_path):
         assert not Path(report.path).is_symlink()
         assert folder.stat().st_mode & 0o777 == 0o700  # where the hook writes what is not whole yet
     assert victim.read_text(encoding="utf-8") == "mine"
+
+
+def test_a_report_that_does_not_fit_on_the_disk_says_why(tmp_path):
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with reports_folder(tmp_path) as folder:
+        report = Report(settings(folder))
+        report.update()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (10, most[1]))  # as a full disk would refuse it
+        try:
+            report.update(state="torch")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, most)
+        [told] = read_reports(folder)
+    assert told["state"] == "failed"
+    assert told["reason"] == f"it cannot write its report to {tmp_path}: File too large"

@@ -74,7 +74,11 @@ def of_step(number):
     return predicted(STEPS[number], SMALL)
 
 
-@pytest.mark.parametrize("published", MEMORY, ids=lambda one: " ".join([one.program, *one.words]))
+@pytest.mark.parametrize(
+    "published",
+    [pytest.param(one, marks=[pytest.mark.thorough] * ("128" in one.words)) for one in MEMORY],
+    ids=lambda one: " ".join([one.program, *one.words]),
+)
 def test_what_others_published_is_predicted_within_ten_percent(published):
     program = f"steps/{published.program}" if published.program in NAMES else published.program
     one = predicted(ROOT / f"{program}.py", published.words)
@@ -102,7 +106,7 @@ def test_what_a_step_changes_is_seen():
 
 def test_the_trainings_own_options_act():
     def own_training(**options):
-        return predicted(Own("mobilenet_v3_small", 32, 64, **{"precision": "fp32"} | options))  # mostly activations
+        return predicted(Own("resnet18", 32, 128, **{"precision": "fp32"} | options))  # mostly activations
 
     base, bf16 = own_training(), own_training(precision="bf16")
     adam, kept = own_training(optimizer="adamw"), own_training(checkpoint=True)
@@ -116,14 +120,14 @@ def test_the_trainings_own_options_act():
 
 
 @pytest.mark.parametrize(
-    ("model", "px"), [("inception_v3", 96), ("vit_b_16", 32), pytest.param("maxvit_t", 224, marks=pytest.mark.thorough)]
+    ("model", "px"), [("inception_v3", 75), ("vit_b_16", 32), pytest.param("maxvit_t", 224, marks=pytest.mark.thorough)]
 )
 def test_models_that_ask_for_more_than_their_name_are_predicted(model, px):
     assert predicted(Own(model, 2, px)).peak_bytes > 0
 
 
 def test_no_batch_fits_where_the_weights_do_not_or_batch_norm_needs_more_samples():
-    one = predicted(STEPS[2], (*SMALL[:3], "16", *SMALL[4:]), [10**6, CONTEXT_BYTES + 1])
+    one = predicted(STEPS[2], (*SMALL[:3], "16", "--batch-size", "2"), [10**6, CONTEXT_BYTES + 1])
     assert list(one.largest.values()) == [0, 0]
 
 
@@ -181,18 +185,19 @@ def test_nothing_is_left_replaced_by_a_prediction():
 
 
 def test_the_command_prints_the_fixed_fields_and_the_largest_batch_fits_but_the_next_does_not(run_command):
-    finished = run_command("fit", "--step", "02", *SMALL, "--memory", "1GB", "--json")
+    budget = 6 * 10**6
+    finished = run_command("fit", "--step", "02", *SMALL, "--memory", f"{CONTEXT_BYTES + budget}", "--json")
     assert finished.returncode == 0, finished.stderr
     value, one = json.loads(finished.stdout), of_step(2)
     fixed = {name: value[name] for name in ("peak_bytes", "by_kind", "context_bytes")}
     assert fixed == {"peak_bytes": one.peak_bytes, "by_kind": one.by_kind, "context_bytes": CONTEXT_BYTES}
     assert list(value["by_kind"]) == list(KINDS)
     size = value["largest_batch_size"]
-    assert size == value["largest"]["1000000000"] > 1000
+    assert size == value["largest"][f"{CONTEXT_BYTES + budget}"] > 16
     for asked, fits in ((size, True), (size + 1, False)):
         batch = trained(STEPS[2], (*SMALL[:-1], str(asked)))
         assert batch.batch_size == asked
-        assert (batch.needed_bytes(10**9 - CONTEXT_BYTES) <= 10**9 - CONTEXT_BYTES) == fits
+        assert (batch.needed_bytes(budget) <= budget) == fits
 
 
 @pytest.fixture
@@ -242,6 +247,11 @@ def test_the_options_reach_the_program_or_the_training_of_its_own(command):
     assert command.asked == (Own("resnet50", 64, 224, "bf16", "adamw"), words, [16 * 10**9])
 
 
+@pytest.mark.parametrize(("option", "least", "most"), [("--batch-size", 1, 65536), ("--image-size", 16, 1024)])
+def test_options_have_limits(command, option, least, most):
+    assert [command(option, value).returncode for value in (least - 1, least, most, most + 1)] == [2, 0, 0, 2]
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -252,7 +262,7 @@ def test_the_options_reach_the_program_or_the_training_of_its_own(command):
         (["--step", "02", "--checkpoint"], "--checkpoint: a program has its own"),
         (["--model", "vgg11", "--image-size", "32", "--checkpoint"], "vgg11 has no blocks"),
         (["--model", "resnet5"], "unknown model 'resnet5': did you mean"),
-        (["--model", "inception_v3", "--image-size", "32"], "it cannot be predicted (RuntimeError: Calculated padded"),
+        (["--model", "alexnet", "--image-size", "16"], "it cannot be predicted (RuntimeError: "),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_in_a_line(command, monkeypatch, words, reason):

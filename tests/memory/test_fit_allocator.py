@@ -79,10 +79,18 @@ def test_the_largest_batch_fits_and_one_that_is_larger_by_the_tolerance_does_not
     assert larger > MOST or needed(larger) > budget
 
 
-def test_a_straight_line_takes_few_predictions():
+@pytest.mark.parametrize(
+    ("needed", "largest", "predictions"),
+    [
+        (lambda size: 435_000_000 + 53_000_000 * size, 746, 4),
+        (lambda size: 10**15 if size > 500_000 else size, 500_000, 31),  # no line: after ten guesses by the middle
+        (lambda size: 0, 2**20, 21),
+    ],
+)
+def test_a_straight_line_takes_few_predictions(needed, largest, predictions):
     asked = []
-    assert largest_batch(lambda size: asked.append(size) or 435_000_000 + 53_000_000 * size, 40_000_000_000, 128) == 746
-    assert len(asked) == 4
+    assert largest_batch(lambda size: asked.append(size) or needed(size), 40_000_000_000, 128) == largest
+    assert len(asked) == predictions
 
 
 def test_a_tolerance_asks_for_fewer_sizes_where_memory_has_steps():

@@ -9,4 +9,4 @@ os.chdir(tempfile.gettempdir())
 
 import trainings  # noqa: E402
 
-trainings.plain()
+trainings.ten_steps()

@@ -1,12 +1,16 @@
 """Small trainings, which print each loss: `trainings.py NAME…`.
 
 One runs in this process. Of several each runs in a fork of it, and a line says its name, process and exit code.
+Those that are cut off while they are traced count on a warm-up of 4 steps; then the profiler takes one for itself.
 """
 
 import io
 import multiprocessing
 import os
+import resource
+import signal
 import sys
+import tempfile
 import threading
 
 import torch
@@ -15,6 +19,8 @@ import torch.distributed.nn.functional  # before a group is made: else gloo's th
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam, AdamW
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+
+FORKS = multiprocessing.get_context("fork")
 
 
 def model():
@@ -72,10 +78,6 @@ class Training:
         return run
 
 
-def few():
-    Training()(3)
-
-
 def ten_steps():
     """Then an evaluation."""
     training = Training()
@@ -85,21 +87,17 @@ def ten_steps():
 
 def plain():
     """Epochs of 16 steps, each with a validation."""
-    network, train, valid = model(), DataLoader(data(), 4), DataLoader(data(), 16)
-    optimizer = SGD(network.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    training, valid = Training(), DataLoader(data(), 16)
+    scheduler = torch.optim.lr_scheduler.StepLR(training.optimizer, 1)
     for _ in range(4):
-        fit(network, optimizer, train)
-        evaluate(network, valid)
+        training(16)
+        evaluate(training.network, valid)
         scheduler.step()
 
 
 def short_epochs():
     """Of two steps: no window of three is without a new epoch."""
-    network, train = model(), DataLoader(data(), 32)
-    optimizer = SGD(network.parameters(), lr=0.1)
-    for _ in range(40):
-        fit(network, optimizer, train)
+    Training(batch_size=32)(80)
 
 
 def accumulate():
@@ -147,23 +145,17 @@ def functional():
     network, batches = model(), endless()
     for _ in range(60):
         loss(network, *next(batches)).backward()
-        with torch.no_grad():
-            for parameter in network.parameters():
-                parameter -= 0.1 * parameter.grad
-                parameter.grad = None
+        for parameter in network.parameters():
+            parameter.data -= 0.1 * parameter.grad
+            parameter.grad = None
 
 
 def in_backward():
     """An optimizer for each parameter, which steps in a hook of the backward pass."""
     network, batches = model(), endless()
-    optimizers = {parameter: SGD([parameter], lr=0.1) for parameter in network.parameters()}
-
-    def update(parameter):
-        optimizers[parameter].step()
-        optimizers[parameter].zero_grad()
-
     for parameter in network.parameters():
-        parameter.register_post_accumulate_grad_hook(update)
+        optimizer = SGD([parameter], lr=0.1)
+        parameter.register_post_accumulate_grad_hook(lambda _, optimizer=optimizer: optimizer.step())
     for _ in range(60):
         loss(network, *next(batches)).backward()
 
@@ -202,12 +194,6 @@ def evaluates_training_data():
             evaluate(network, DataLoader(rows, batch_size=16, num_workers=1))
 
 
-def two_trainings():
-    """The first ends while it is traced."""
-    Training()(6)
-    Training()(60)
-
-
 def own_profiler():
     """Runs all the time."""
     training = Training()
@@ -236,17 +222,27 @@ def swallows():
 
 
 def raises():
-    """While the third step is traced: 4 of warm-up, 1 of the profiler's, 2 whole ones."""
+    """While the third step is traced."""
     training = Training()
     training(7)
     training.closure(next(training.batches))()
     raise ValueError("the data are at an end")
 
 
+def terminated():
+    Training()(7)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
 def vanishes():
-    """Ends by os._exit while it is traced."""
     Training()(6)
     os._exit(5)
+
+
+def no_room():
+    """A limit refuses larger files, as a full disk would."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    Training()(40)
 
 
 def in_thread():
@@ -268,10 +264,9 @@ def in_thread():
 
 def epochs_in_threads():
     """Each ends while it is traced."""
-    network, loader = model(), DataLoader(data(), batch_size=8)
-    optimizer = SGD(network.parameters(), lr=0.1)
+    training = Training(batch_size=8)
     for _ in range(5):
-        thread = threading.Thread(target=fit, args=(network, optimizer, loader))
+        thread = threading.Thread(target=training, args=(8,))
         thread.start()
         thread.join()
 
@@ -280,31 +275,41 @@ def forks_meanwhile():
     """Forks a process that trains as well, while its own training is traced."""
     training = Training()
     training(6)
-    process = multiprocessing.get_context("fork").Process(target=Training(), args=(20,))
+    process = FORKS.Process(target=Training(), args=(20,))
     process.start()
     process.join()
     training(14)
 
 
 def workers():
-    """Started by the methods that start a new Python."""
+    """Forked from a new Python."""
     training = Training()
-    for method in ("spawn", "forkserver"):
-        loader = DataLoader(data(), 4, num_workers=1, multiprocessing_context=method)
-        fit(training.network, training.optimizer, loader)
+    fit(
+        training.network, training.optimizer, DataLoader(data(), 4, num_workers=1, multiprocessing_context="forkserver")
+    )
 
 
-def ddp():
-    """DistributedDataParallel over gloo, as torchrun starts it; one rank alone evaluates."""
-    dist.init_process_group("gloo")
-    network, batches = nn.parallel.DistributedDataParallel(model()), endless()
-    optimizer = SGD(network.parameters(), lr=0.1)
+def ranks():
+    """As a launcher starts them."""
+    with tempfile.TemporaryDirectory() as folder:
+        start = {"init_method": f"file://{folder}/store", "world_size": 2}
+        processes = [FORKS.Process(target=ddp, kwargs=start | {"rank": rank}) for rank in range(2)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+
+
+def ddp(**start):
+    """DistributedDataParallel over gloo; one rank alone evaluates. start: by default as torchrun sets it."""
+    dist.init_process_group("gloo", **start)
+    training = Training(network=nn.parallel.DistributedDataParallel(model()))
     for _ in range(8):
-        fit(network, optimizer, (next(batches) for _ in range(5)))
+        training(5)
         if dist.get_rank() == 0:
-            evaluate(network, [])
+            evaluate(training.network, [])
     dist.destroy_process_group()
-    del network, optimizer  # they hold the group: gloo's threads may abort a process that ends with them
+    del training  # it holds the group: gloo's threads may abort a process that ends with it
 
 
 def run(name):
@@ -318,8 +323,10 @@ def run(name):
 if __name__ == "__main__" and len(sys.argv) == 2:
     run(sys.argv[1])
 elif __name__ == "__main__":
+    import torch._dynamo  # else each fork imports it, which takes over a second
+
     for name in sys.argv[1:]:
-        process = multiprocessing.get_context("fork").Process(target=run, args=(name,))
+        process = FORKS.Process(target=run, args=(name,))
         process.start()
         process.join()
         print(name, process.pid, process.exitcode, flush=True)

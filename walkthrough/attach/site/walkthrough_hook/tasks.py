@@ -588,7 +588,8 @@ def _remove(path: str) -> None:
 
 
 def _is_whole(path: str) -> bool:
-    """Whether a JSON object in a file ends: on a full disk the profiler truncates it without an error."""
-    with open(path, "rb") as file:
+    """Whether a JSON object in a file ends: on a full disk the profiler truncates or removes it without an error."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - 64))
         return file.read().rstrip().endswith(b"}")
+    return False

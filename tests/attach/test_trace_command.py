@@ -40,7 +40,6 @@ TRACED = {
         "samples_per_step": None, "loaders": [], "moved": 1,
         "traced_happenings": set(), "happened": {"evaluation", "checkpoint"},
     },
-    "evaluates_training_data": {"lead": ["AdamW"], "happened": {"evaluation"}, "epochs": False},
     "one_call": {"lead": [], "mark": "backward", "samples_per_step": None, "total_steps": 30},
 }  # fmt: skip
 CUT = {"late_profiler": 0, "raises": 1, "terminated": 143}  # after a step or two; and their exit codes

@@ -116,7 +116,7 @@ def test_ranks_are_traced_and_ended_after_the_same_steps(runs):
     assert [runs.ranks[rank]["distributedInfo"]["rank"] for rank in "01"] == [0, 1]
     assert [list(step_marks(content).values()) for content in runs.ranks.values()] == [[True] * 3] * 2
     totals = [said(content)["total_steps"] for content in runs.ranks.values()]
-    assert totals[0] == totals[1] < 40
+    assert totals == [WARMUP + 1 + 3 + 3] * 2  # one in which the profiler warms up; three more after the traced ones
 
 
 @pytest.mark.long
@@ -162,7 +162,7 @@ def test_one_program_is_traced_before_a_warm_up_that_it_has_not_and_explained(tr
         ([], True, -signal.SIGABRT, 0, 0, "the program was ended after them, the command was ended by SIGABRT"),
         ([], False, 1, 0, 1, "the program failed, the command's exit code is 1"),
         ([], False, 130, signal.SIGINT, 0, "the program was interrupted, the command's exit code is 130"),
-        (["--go-on"], False, 3, 0, 3, "the program failed, the command's exit code is 3"),
+        (["--go-on"], False, 3, signal.SIGINT, 3, "the program was interrupted, the command's exit code is 3"),
     ],
 )
 def test_the_exit_code_is_0_unless_the_program_failed_by_itself(

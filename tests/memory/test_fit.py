@@ -145,16 +145,15 @@ def test_a_gpu_keeps_a_layer_norm_in_float32_and_dropout_as_bools(own):
 
 
 @pytest.mark.parametrize(
-    ("change", "reason"),
+    ("more", "reason"),
     [
-        ({"more": "loss.tolist() or x.numpy()"}, "cannot be predicted"),
-        ({"more": "raise InputError('no such thing')"}, "no such thing"),
-        ({"layer": "nn.Linear(3, 3)"}, "cannot be predicted (RuntimeError"),
+        ("loss.tolist() or x.numpy()", "cannot be predicted"),
+        ("raise InputError('no such thing')", "no such thing"),
     ],
 )
-def test_a_program_that_cannot_be_predicted_says_why_in_a_line(own, change, reason):
+def test_a_program_that_cannot_be_predicted_says_why_in_a_line(own, more, reason):
     with pytest.raises(InputError) as refused:
-        own(**change)
+        own(more=more)
     assert reason in str(refused.value) and "\n" not in str(refused.value)
 
 

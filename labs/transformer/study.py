@@ -7,7 +7,6 @@ Speeds of the numbered programs in interleaved rounds, each over the one before;
 a T4; whole trainings, their minutes and accuracies. The result is labs/transformer/study.json in --logdir.
 """
 
-import gc
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -67,7 +66,6 @@ def attempted(measure: Callable[[], Any], device: str) -> Any:
         return {"failed": "out of memory" if is_out_of_memory(error) else printable(error, 200)}
     finally:
         torch.compiler.reset()
-        gc.collect()
         empty_cache(torch.device(device))
 
 

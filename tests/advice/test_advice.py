@@ -5,7 +5,7 @@ from unittest.mock import ANY
 import pytest
 from pytest import approx
 from support import STEPS
-from support.trace_builder import TraceBuilder, analyzed, costs, repeated, two_steps
+from support.trace_builder import analyzed, costs, one_step, repeated, two_steps
 
 from walkthrough.advice.catalogue import BY_ID, COSTS, Advice
 from walkthrough.advice.evidence import bounded
@@ -33,9 +33,7 @@ BACKWARD = ("autograd::engine::evaluate_function: MmBackward0", 0, 0)  # without
 
 def cpu_step(*rows, length=1000):
     """One training step on a CPU with these operators: (name, start, duration)."""
-    builder = TraceBuilder(devices=())
-    builder.step(1, 0, length)
-    return operators(builder, BACKWARD, *rows)
+    return operators(one_step(length, devices=()), BACKWARD, *rows)
 
 
 def loaded_images(count, *each, after=(), loader="_SingleProcessDataLoaderIter"):
@@ -51,8 +49,7 @@ def gpu_step(kernels, *rows, load=0, graphs=()):
 
     graphs: when a graph of a kernel of 5 µs is launched.
     """
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
+    builder = one_step()
     for call, start, duration in kernels:
         builder.launch("k", call, 2, start, duration)
     for call in graphs:
@@ -60,6 +57,13 @@ def gpu_step(kernels, *rows, load=0, graphs=()):
     if load:
         builder.loading(0, load, WORKERS)
     return operators(builder, BACKWARD, *rows)
+
+
+def with_workers():
+    builder = two_steps()
+    for event in builder.events:
+        event["name"] = event["name"].replace("_SingleProcess", "_MultiProcessing")
+    return builder
 
 
 def copying(size):
@@ -161,9 +165,7 @@ KNOWN = {  # what runs: (trace, {cost: (its share of the step, how many times fa
         {"uint8_images": (5 * 0.058 + 0.002, None), "dataloader_workers": (0.5, None), "small_images": (0, None),
          "data_on_device": (0, None)},
     ),
-    "images that the loader does not scale": (
-        loaded_images(5, ("aten::permute", 60, 5), ("aten::to", 70, 5)), {"uint8_images": (0, 1)}
-    ),
+    "images that the loader does not scale": (loaded_images(5, ("aten::to", 70, 5)), {"uint8_images": (0, 1)}),
     "a batch that is normalised after loading": (
         loaded_images(5, after=[("aten::div", 510, 20), ("aten::sub", 530, 20)]), {"uint8_images": (0, 1)}
     ),
@@ -174,9 +176,7 @@ KNOWN = {  # what runs: (trace, {cost: (its share of the step, how many times fa
     "workers, and batches that are resized after loading": (
         loaded_images(0, after=[("aten::upsample_bilinear2d", 520, 50)], loader=WORKERS), {"small_images": (0, 1)}
     ),
-    "no loader": (
-        cpu_step(("aten::index", 0, 100), ("aten::conv2d", 100, 900)), dict.fromkeys(LOADING, (0, 1))
-    ),
+    "no loader": (cpu_step(("aten::conv2d", 100, 900)), dict.fromkeys(LOADING, (0, 1))),
     "a whole step": (cpu_step(*STEP), WHOLE_STEP),
     "two of them": (
         repeated(lambda builder, begin: operators(builder, *((name, begin + at, us) for name, at, us in STEP)),
@@ -194,10 +194,6 @@ KNOWN = {  # what runs: (trace, {cost: (its share of the step, how many times fa
         cpu_step(("aten::mkldnn_rnn_layer", 0, 300), ("aten::mkldnn_rnn_layer_backward", 350, 500),
                  ("aten::tanh", 300, 50), length=900),
         {"compile": (100 / 900, 900 / 800)},
-    ),
-    "an optimizer that multiplies matrices": (
-        cpu_step(("aten::mm", 0, 500), ("Optimizer.step#Shampoo.step", 500, 400), ("aten::mm", 500, 300)),
-        {"fused_optimizer": (0.4, 1 / 0.6)},
     ),
     "an optimizer that wraps a closure": (
         cpu_step(*CLOSURE),
@@ -242,7 +238,16 @@ KNOWN = {  # what runs: (trace, {cost: (its share of the step, how many times fa
         gpu_step([(100, 150, 400), (600, 650, 350)], ("aten::mm", 0, 900), graphs=(550, 560, 570)),
         {"compile": (0, 1), "cuda_graphs": (0, 1)},
     ),
-    "two steps": (two_steps(), {"cudnn_benchmark": (0, None), "data_parallel": (0, None)}),
+    "two steps": (  # a bigger batch: 90 µs of launches, and half the SMs idle
+        two_steps(),
+        {"dataloader_workers": (0.2, 1000 / 800), "mixed_precision": (0.4, 1000 / 600), "compile": (0.09, ANY),
+         "pinned_memory": (0.05, 1000 / 950), "uint8_images": (ANY, 1 / (1 - 0.05 * 0.75)),
+         "bigger_batch": (0.09 + 0.2, None), "channels_last": (ANY, None), "data_on_device": (ANY, None),
+         "cudnn_benchmark": (0, None), "data_parallel": (0, None)},
+    ),
+    "two steps with workers": (
+        with_workers(), {"small_images": (ANY, 1000 / 750), "data_on_device": (ANY, 1000 / 750)}
+    ),
 }  # fmt: skip
 
 
@@ -261,14 +266,6 @@ def recorded(builder, cores, workers, **more):
     return builder
 
 
-def test_on_a_cpu_loading_in_processes_has_no_bound_and_names_the_cores():
-    [known], [unknown] = (
-        of_ids(builder, "dataloader_workers") for builder in (recorded(loaded_images(5), 2, 0), loaded_images(5))
-    )
-    assert (known.share_of_step, known.predicted_gain) == (approx(0.5), None)
-    assert "(this process may use 2 cores)" in known.do and "may use" not in unknown.do
-
-
 WAITING = {"workers_cpu": 0.2}  # of their time, workers compute
 
 
@@ -277,12 +274,10 @@ WAITING = {"workers_cpu": 0.2}  # of their time, workers compute
     [
         (8, 2, {}, [("more_workers", None), ("less_per_batch", None)]),  # cores are left, for all anyone knows
         (3, 2, {}, [("less_per_batch", None)]),
-        (8, 0, {}, [("less_per_batch", None)]),
         # workers that wait for other than a core may be more than cores
         (2, 2, WAITING, [("more_workers", 2)]),
         (2, 2, WAITING | {"cpu_waiting": 0.09}, [("more_workers", 2)]),
         (2, 2, WAITING | {"cpu_waiting": 0.1}, [("less_per_batch", None)]),
-        (2, 2, {"workers_cpu": 0.5}, [("less_per_batch", None)]),
         # for a training that sleeps half of the time in which it waits for them
         (2, 2, WAITING | {"asleep": 0.25}, [("more_workers", 2)]),
         (2, 2, WAITING | {"asleep": 0.24}, []),
@@ -297,12 +292,9 @@ def test_more_workers_are_advised_where_cores_are_left_or_workers_need_none(core
     assert all("compute for 20% of the time" in item.why for item in advice if item.predicted_gain)
 
 
-@pytest.mark.parametrize(
-    ("cores", "known", "name", "gain"),
-    [(8, {}, "more_workers", 2), (2, {}, "less_per_batch", None), (2, {"workers_cpu": 0.1}, "more_workers", 2)],
-)
-def test_so_it_is_on_a_gpu(cores, known, name, gain):
-    builder = recorded(gpu_step([(510, 512, 400)], ("aten::mm", 505, 10), load=500), cores, 4, **known)
+@pytest.mark.parametrize(("cores", "name", "gain"), [(8, "more_workers", 2), (2, "less_per_batch", None)])
+def test_so_it_is_on_a_gpu(cores, name, gain):
+    builder = recorded(gpu_step([(510, 512, 400)], ("aten::mm", 505, 10), load=500), cores, 4)
     [advice] = of_ids(builder, "more_workers", "less_per_batch")
     assert (advice.id, advice.share_of_step, advice.predicted_gain) == (name, approx(0.5), gain and approx(gain))
 
@@ -315,8 +307,6 @@ SPINNING = {"threads": 2, "cpu_waiting": 0.6}
     [
         (1, 2, SPINNING, True),
         (1, 2, SPINNING | {"openmp": {"OMP_WAIT_POLICY": "passive"}}, False),
-        (1, 2, SPINNING | {"openmp": {"GOMP_SPINCOUNT": "1000"}}, False),
-        (1, 2, SPINNING | {"openmp": {"KMP_BLOCKTIME": "0"}}, False),
         (1, 2, SPINNING | {"threads": 1}, False),
         (1, 2, SPINNING | {"cpu_waiting": 0.39}, False),
         (1, 2, SPINNING | {"cpu_waiting": 1.1}, False),  # no share
@@ -337,7 +327,6 @@ def test_threads_that_spin_beside_workers_are_an_advice_where_the_training_lacks
     [
         (["Adam"], "Optimizer.step takes 400 us", "create the optimizer with fused=True"),
         (["RMSprop"], "torch has no fused RMSprop", ""),
-        (["LBFGS", "SparseAdam"], "torch has no fused LBFGS and no fused SparseAdam", ""),
         (["RMSprop", "SGD"], "Optimizer.step takes 400 us", "create the optimizer with fused=True"),
         (["Lamb"], "Optimizer.step takes 400 us", "fused=True, if it is or wraps torch's Adam"),
     ],
@@ -378,8 +367,7 @@ def test_python_functions_between_a_cpus_operators_are_named():
     advice = advise(analyzed(builder)).advice[0]
     assert (advice.id, advice.predicted_gain) == ("host_python", approx(2))
     assert advice.why.endswith("no operator runs: data.py(77): augment 400 us; train.py(10): main 100 us")
-    assert of_ids(cpu_step(("aten::mm", 0, 901)), "host_python") == []
-    assert of_ids(cpu_step(("aten::mm", 0, 899)), "host_python")
+    assert [len(of_ids(cpu_step(("aten::mm", 0, us)), "host_python")) for us in (901, 899)] == [0, 1]
     short = cpu_step(*[("aten::mm", start, 50) for start in range(0, 1000, 100)])
     [python] = of_ids(short, "host_python")
     assert python.share_of_step == costs(short)["bigger_batch"].share_of_step == approx(0.5)
@@ -399,19 +387,16 @@ def test_collectives_of_gloo_are_exposed_where_no_operator_runs():
     result = analyzed(gloo_step(("gloo:all_reduce", 300, 300), ("gloo:all_reduce", 600, 250), waits=around))
     own = result.communication
     assert (own.count, own.us, own.hidden_us, own.exposed_us) == (2, 550, 200, 350)
-    first, second = advise(result).advice[:2]
-    assert (first.id, first.share_of_step, first.predicted_gain) == ("slowest_rank", approx(0.35), None)
-    assert (second.id, second.share_of_step) == ("overlap_communication", approx(0.35))
-    assert "2 collectives per step, 275 us on average" in second.why
-    assert all(word in second.do for word in ("no_sync", "bucket_cap_mb", "bigger batch", "bf16"))
-    assert advise(result).verdict.startswith("for 55% of the step a collective runs; try first: Compare the ranks.")
-    assert {item.id: item for item in advise(result).costs}["compile"].share_of_step == approx(0.15)  # from 850 on
+    advised = advise(result)
+    assert [(item.id, item.share_of_step, item.predicted_gain) for item in advised.advice[:2]] == [
+        ("slowest_rank", approx(0.35), None), ("overlap_communication", approx(0.35), ANY)
+    ]  # fmt: skip
+    assert "2 collectives per step, 275 us on average" in advised.advice[1].why
+    assert advised.verdict.startswith("for 55% of the step a collective runs; try first: Compare the ranks.")
+    assert {item.id: item for item in advised.costs}["compile"].share_of_step == approx(0.15)  # from 850 on
     assert [len(of_ids(gloo_step(("gloo:all_reduce", 600, us)), "slowest_rank")) for us in (99, 100)] == [0, 1]
     assert "overlap_communication" not in costs(gloo_step())
     assert of_ids(gloo_step(("gloo:barrier", 100, 300)), "overlap_communication") == []
-
-
-# On a GPU.
 
 
 def test_setting_up_inside_the_first_operators_is_not_what_compiling_them_saves():

@@ -4,24 +4,17 @@ from itertools import pairwise
 
 import pytest
 from pytest import approx
-from support.trace_builder import V100, TraceBuilder, analyzed, costs, two_steps
+from support.trace_builder import V100, analyzed, costs, one_step, two_steps
 
 from walkthrough.advice.catalogue import Advice
 from walkthrough.advice.gains import ALIKE, advise
-from walkthrough.advice.verdict import bound, gain_text
+from walkthrough.advice.verdict import gain_text
 
 SGEMM, DEPTHWISE = "volta_sgemm_128x64_nn", "void at::native::conv_depthwise2d_forward_kernel<3, float, int>"
 TF32 = "cutlass_80_tensorop_s1688gemm_256x64_16x4_nn_align4"
 A100 = {"id": 0, "name": "NVIDIA A100", "computeMajor": 8, "computeMinor": 0}
 NCHW = "void cudnn::ops::nchwToNhwcKernel<__half, __half, float>"
 ADD = "void at::native::vectorized_elementwise_kernel<4, AddFunctor<float>>"
-
-
-def one_step(**header):
-    """A step of 1000 µs."""
-    builder = TraceBuilder(**header)
-    builder.step(1, 0, 1000)
-    return builder
 
 
 SGD = "Optimizer.step#SGD.step"
@@ -51,7 +44,6 @@ def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10, operato
 @pytest.mark.parametrize(
     ("builder", "begin"),
     [
-        (computing(985), "compute-bound: kernels fill 98% of the step"),
         (computing(985, "k"),
          "GPU-bound: kernels fill 98% of the step, 0% of their time matrix work; left to try: fewer passes over "
          "memory: fused kernels (torch.compile)"),
@@ -65,7 +57,6 @@ def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10, operato
         (computing(200, collective_us=300, at=500),
          "for the first 0.5 ms the GPU most likely still runs what was launched before the trace; in the rest kernels "
          "that compute run 38% of the time, communication alone 57%, and 40% of all kernels' time is matrix work"),
-        (computing(980, collective_us=5), "compute-bound: kernels fill 98% of the step, 99% of their time matrix work"),
         # work that is queued for 5 % of the step, half of the time without a kernel, is what the GPU waits for
         (computing(900, at=80), "for the first 0.1 ms the GPU most likely still runs what was launched before the "
          "trace; in the rest kernels run 95% of the time, and 100% of that is matrix work"),
@@ -76,8 +67,6 @@ def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10, operato
         (on_cpu(("aten::conv2d", 493), ("aten::mm", 491)),
          "compute-bound: 98% of the step is operators on the CPU, 50% of their time aten::conv2d; "
          "left to try: a GPU, a smaller model, or fewer or smaller images"),
-        (on_cpu(("aten::mm", 491), ("aten::bmm", 400), ("aten::addmm", 93)),
-         "compute-bound: 98% of the step is operators on the CPU; left to try"),
         # less than a tenth could be gained
         (on_cpu(("aten::mm", 870), (SGD, 90)), "compute-bound: 96% of the step is operators on the CPU, 91% of their "
          "time aten::mm; biggest possible gain: Use a fused optimizer, at most 1.10x"),
@@ -136,22 +125,8 @@ def test_a_gain_is_said_as_exactly_as_it_is_known(bound, estimate, low, error, t
     assert gain_text(advice) == text
 
 
-def test_a_gpu_that_mostly_communicates_is_never_compute_bound():
-    text = bound(analyzed(computing(600, collective_us=380)).typical)
-    assert text == "kernels that compute fill 60% of the step, communication alone 38%, and nothing else stands out"
-
-
-def test_advice_is_amdahls_bound():
+def test_advice_is_in_the_order_of_the_steps_that_it_leaves():
     found = costs(two_steps())
-    bounds = {
-        "dataloader_workers": 1000 / 800, "mixed_precision": 1000 / 600, "pinned_memory": 1000 / 950,
-        "uint8_images": 1 / (1 - 0.05 * 0.75), "channels_last": None, "data_on_device": None, "bigger_batch": None,
-    }  # fmt: skip
-    assert {name: found[name].predicted_gain for name in bounds} == {
-        name: gain and approx(gain) for name, gain in bounds.items()
-    }
-    assert found["bigger_batch"].share_of_step == approx((90 + 200) / 1000)  # and half the SMs idle
-    assert found["compile"].share_of_step == approx(90 / 1000)
     result = advise(analyzed(two_steps()))
     left = [item.remaining for item in result.advice if item.id != "bigger_batch"]
     assert all(before <= after * ALIKE for before, after in pairwise(left))
@@ -160,18 +135,10 @@ def test_advice_is_amdahls_bound():
     assert found["dataloader_workers"].estimated_gain == approx(1.25, rel=0.01)
 
 
-def test_data_on_the_device_saves_what_workers_and_copies_leave():
-    builder = two_steps()
-    for event in builder.events:
-        event["name"] = event["name"].replace("_SingleProcess", "_MultiProcessing")
-    found = costs(builder)
-    assert [found[name].predicted_gain for name in ("small_images", "data_on_device")] == approx([1000 / 750] * 2)
-
-
-@pytest.mark.parametrize(("kind", "cost"), [("Pageable", "pinned_memory"), ("Pinned", "prefetch_stream")])
-@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize(
+    ("kind", "cost", "known"), [("Pageable", "pinned_memory", False), ("Pinned", "prefetch_stream", True)]
+)
 def test_copies_that_block_the_gpu_are_pinned_or_start_earlier_by_their_name(kind, cost, known):
-    """Also those of unknown size."""
     builder = one_step()
     _, copy = builder.copy(0, 100, 5, 90, 1000, name=f"Memcpy HtoD ({kind} -> Device)")
     if not known:

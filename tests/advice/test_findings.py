@@ -2,7 +2,7 @@
 
 import pytest
 from pytest import approx
-from support.trace_builder import TraceBuilder, analyzed, repeated
+from support.trace_builder import TraceBuilder, analyzed, one_step, repeated
 
 from walkthrough.advice.gains import advise
 
@@ -166,11 +166,9 @@ def test_what_stands_out_is_found_with_its_time(name, program, us, why):
         ("misaligned_matmul", run(*ODD_ATTENTION)),  # for fused attention to solve
         *(("misaligned_matmul", run((kernel, 500, operator))) for kernel, operator in (
             (SIMT, "aten::mm"),  # such kernels always load one element
-            (D884, "aten::mm"),
             (BMM, shaped("aten::mm", (64, 512), (512, 1000))),
             (BMM, shaped("aten::mm", (64, 512), (512, 1001), dtype="float")),
             (BMM, shaped("aten::mm", (64, 512), (512, 1))),  # a vector
-            (BMM, {"name": "aten::mm", "Input Dims": "broken", "Input type": 5}),
             (BMM, {"name": "aten::mm", "Input Dims": [[1, None], {}], "Input type": ["c10::Half", "c10::Half"]}),
         )),
         ("fusable_elementwise", run(PRODUCT, CHAIN[0], PRODUCT, CHAIN[1], PRODUCT)),
@@ -179,7 +177,6 @@ def test_what_stands_out_is_found_with_its_time(name, program, us, why):
         ("layout_conversions", run(COPY, PRODUCT)),
         ("precision_mix", run(HALF, HALF)),
         ("precision_mix", run(SINGLE, SINGLE)),
-        ("precision_mix", run(("void splitKreduce_kernel<float, float, float>", 300, "aten::mm"), HALF)),
         ("precision_mix", run(("void reduce_wgrad_nchw_helper<float, float>", 300, "aten::mm"), HALF)),
         ("recomputation", run(CONVOLVE, CONVOLVE, more=backward(600, tid=2))),  # on a thread of its own
         ("recomputation", run(*[CONVOLVE] * 21, more=backward(2.5))),
@@ -193,12 +190,6 @@ def test_what_is_like_it_is_not_found(name, program):
 def test_of_a_chain_the_longest_kernel_stays():
     marked = times(run(PRODUCT, *CHAIN, PRODUCT), "fusable_elementwise")
     assert marked[:2] == [(510, 610), (910, 1110)]
-
-
-@pytest.mark.parametrize(("more", "do"), [((), "backend inductor"), (TRITON[:1], "graph breaks")])
-def test_compiled_code_without_a_fused_kernel_is_told_apart(more, do):
-    program = run((BMM, 100, "aten::mm"), *[(MUL, 100, "aten::mul")] * 4, *more, inside=("CompiledFunction",))
-    assert do in found(program)["fusable_elementwise"].do
 
 
 @pytest.mark.parametrize(
@@ -221,9 +212,9 @@ def test_what_only_moves_elements_is_found_with_what_to_do_about_most_of_it(kern
 
 
 def test_copies_within_the_gpu_are_found_where_no_kernel_runs():
-    def copies(at, inside="CompiledFunction"):
+    def copies(*at):
         def add(builder, begin):
-            builder.op(inside, begin + 1, 120)
+            builder.op("CompiledFunction", begin + 1, 120)
             for copied in at:
                 op = builder.op("aten::copy_", begin + copied / 10, 4)
                 name = "Memcpy DtoD (Device -> Device)"
@@ -231,13 +222,11 @@ def test_copies_within_the_gpu_are_found_where_no_kernel_runs():
 
         return add
 
-    finding = found(run(PRODUCT, before=400, more=copies((100, 600))))["layout_conversions"]  # one beside the kernel
+    finding = found(run(PRODUCT, before=400, more=copies(100, 600)))["layout_conversions"]  # one beside the kernel
     assert finding.us_per_step == approx(50)
     assert "2 copies within the GPU per step, 4 MB, 50 us with no kernel running" in finding.why
     assert finding.why.endswith("inside CompiledFunction") and "CUDA graph" in finding.do
-    ddp = copies((100, 600), "torch.distributed.ddp.reducer::copy_bucket_to_grad")
-    assert "gradient_as_bucket_view" in found(run(PRODUCT, before=400, more=ddp))["layout_conversions"].do
-    assert "layout_conversions" not in found(run(PRODUCT, more=copies((100, 200))))
+    assert "layout_conversions" not in found(run(PRODUCT, more=copies(100, 200)))
 
 
 @pytest.mark.parametrize(
@@ -289,9 +278,9 @@ def test_the_innermost_python_function_while_the_gpu_is_idle_is_named():
 
 
 def test_without_stacks_operators_tell_what_fills_the_longest_time_without_a_kernel():
-    def before(name, us, wrapper="DistributedDataParallel.forward", thread=1, idle=2900):
+    def before(name, us, thread=1, idle=2900):
         def add(builder, begin):
-            builder.add("annotation", wrapper, begin + 1, us + 10)
+            builder.add("annotation", "DistributedDataParallel.forward", begin + 1, us + 10)
             builder.op(name, begin + 2, us, tid=thread)
             builder.op("aten::as_strided", begin + 3, us / 2, tid=thread)
 
@@ -301,8 +290,6 @@ def test_without_stacks_operators_tell_what_fills_the_longest_time_without_a_ker
     assert (finding.cost, finding.us_per_step) == ("cpu_operators", approx(1700, abs=15))
     assert "aten::unflatten_dense_tensors 1.7 ms" in finding.why and "as_strided" not in finding.why
     assert "forward_sync_buffers=False" in finding.do
-    assert "forward_sync_buffers" not in before("aten::unflatten_dense_tensors", 1700, wrapper="## forward ##").do
-    assert "device=" in before("aten::nonzero", 1700).do and "--stacks" in before("CompiledFunction", 1700).do
     assert before("aten::nonzero", 155) is None  # not a twentieth of the step
     assert before("aten::nonzero", 170)
     assert before("aten::nonzero", 1700, thread=2) is None  # not the thread that launches
@@ -323,8 +310,8 @@ def test_loading_and_preparing_input_is_for_worker_processes():
     assert doing("train.py(7): augment").cost == "host_python"
     assert doing("transformers/image_transforms.py(390): normalize").do.startswith("preparing input is for a DataL")
     loading = doing("train.py(7): augment", "_SingleProcessDataLoaderIter")
-    assert loading.cost == "dataloader_workers" and "num_workers" in loading.do
-    assert "waits 880 us for the main process" in loading.why and "train.py(7): augment 100%" in loading.why
+    assert (loading.cost, "waits 880 us for the main process" in loading.why) == ("dataloader_workers", True)
+    assert "train.py(7): augment 100%" in loading.why
     assert doing("train.py(7): augment", "_MultiProcessingDataLoaderIter").do.startswith("more worker processes")
 
 
@@ -376,7 +363,7 @@ def test_many_launches_of_kernels_shorter_than_them_are_found(count, us, many):
     [
         ("blocking_copies", copied(PAGEABLE), "1 copy per step, 1.00 MB"),
         ("unfused_attention", run(*ATTENTION), "1x per step"),
-        ("recomputation", run(*[(CONV, 300, "aten::convolution")] * 2, inside=(BACKWARD,)), "2 forward operators"),
+        ("recomputation", run(CONVOLVE, CONVOLVE, inside=(BACKWARD,)), "2 forward operators"),
         ("many_small_launches", launched(100, 3, 30), "100 kernels per step"),
     ],
 )
@@ -389,6 +376,7 @@ def test_what_is_counted_per_step_is_counted_in_the_steps(name, program, counted
 # Waits of the GPU for other than the CPU, and steps.
 
 
+TRAINING = ("AddmmBackward0",)
 EXCHANGE = ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", 400, "nccl:all_to_all")
 
 
@@ -396,11 +384,11 @@ EXCHANGE = ("ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*)", 400, "nc
     ("collectives", "inside", "do", "not_do"),
     [
         ([ALL_REDUCE], (), "", "bucket"),  # gradients have buckets, inference has none
-        ([ALL_REDUCE], ("AddmmBackward0",), "bucket_cap_mb", "join"),
-        ([ALL_REDUCE, EXCHANGE], ("AddmmBackward0",), "", "bucket"),
-        ([(REDUCE, 249, "nccl:all_reduce")] * 50, ("AddmmBackward0",), "join them in buckets", "cap"),
-        ([(REDUCE, 250, "nccl:all_reduce")] * 50, ("AddmmBackward0",), "", "join"),
-        ([(REDUCE, 100, "nccl:all_reduce")] * 49, ("AddmmBackward0",), "", "join"),
+        ([ALL_REDUCE], TRAINING, "bucket_cap_mb", "join"),
+        ([ALL_REDUCE, EXCHANGE], TRAINING, "", "bucket"),
+        ([(REDUCE, 249, "nccl:all_reduce")] * 50, TRAINING, "join them in buckets", "cap"),
+        ([(REDUCE, 250, "nccl:all_reduce")] * 50, TRAINING, "", "join"),
+        ([(REDUCE, 100, "nccl:all_reduce")] * 49, TRAINING, "", "join"),
     ],
 )  # fmt: skip
 def test_what_to_do_about_collectives_depends_on_what_they_exchange(collectives, inside, do, not_do):
@@ -420,8 +408,7 @@ def late(by):
 
 
 def pauses(us):
-    builder = TraceBuilder()
-    builder.step(1, 0, 3000)
+    builder = one_step(3000)
     for index in range(60):
         builder.launch("k", index * 10, 5, 20 + index * (20 + us), 20)
     return builder
@@ -432,22 +419,19 @@ def test_a_gpu_that_waits_although_work_is_launched_is_found():
     assert finding.us_per_step == approx(500, abs=25)
     assert times(late(500), "device_queue_stall")[0] == (120, 620)
     assert "the longest time is" in finding.why and "first work" not in finding.why
-    assert "device_queue_stall" in found(pauses(10))
-    for usual in (late(1), pauses(9)):
-        assert "device_queue_stall" not in found(usual)
+    waits = ["device_queue_stall" in found(builder) for builder in (pauses(10), late(1), pauses(9))]
+    assert waits == [True, False, False]
 
 
 def test_what_the_trace_is_of_comes_first():
     builder = copied(PINNED)
-    builder.add("runtime", "cudaMalloc", 970, 30, correlation=-3)
-    builder.add("runtime", "cudaMalloc", 1970, 30, correlation=-4)
+    for at in (970, 1970):
+        builder.add("runtime", "cudaMalloc", at, 30, correlation=-at)
     assert found(builder)["startup"].us_per_step == approx(20, abs=5)
     builder = copied(PINNED)
-    builder.add("runtime", "cudaStreamBeginCapture", 1000, 5, correlation=-2)
-    builder.add("runtime", "cudaStreamEndCapture", 2900, 5, correlation=-2)
-    assert next(iter(found(builder))) == "graph_capture"
-    builder.add("runtime", "cudaStreamBeginCapture", 2950, 5, correlation=-2)
-    builder.add("runtime", "cudaStreamEndCapture", 2990, 5, correlation=-2)
+    for begin, end in ((1000, 2900), (2950, 2990)):
+        builder.add("runtime", "cudaStreamBeginCapture", begin, 5, correlation=-2)
+        builder.add("runtime", "cudaStreamEndCapture", end, 5, correlation=-2)
     builder.add("python_function", "train.py(10): main", 0, 3000)
     assert set(found(builder)) == {"graph_capture"}  # nothing else is what the program does
 
@@ -458,9 +442,7 @@ def test_outlying_steps_are_named():
         builder.step(number, begin, us)
         builder.launch(BMM, begin + 10, 5, begin + us - 1000, 500, op=builder.op("aten::mm", begin + 5, 20))
     finding = found(builder)["outlier_steps"]
-    assert (
-        finding.why.startswith("steps 5, 6; the longest, step 6, takes 5.5 ms more") and "leave them out" in finding.why
-    )
+    assert finding.why.startswith("steps 5, 6; the longest, step 6, takes 5.5 ms more")
     assert times(builder, "outlier_steps") == [(2600, 13_600)]
     assert finding.us_per_step == approx((4480 + 5480) / 7)
 

@@ -57,12 +57,6 @@ def seen(builder):
     return long_steps(a.trace, a.steps)
 
 
-def test_every_gain_of_a_cpu_is_weighed():
-    alone, weighed = (costs(cpu(recording))["compile"] for recording in (untraced(longer=0), untraced()))
-    assert (alone.predicted_gain, weighed.predicted_gain) == approx((1 / 0.4, 1 / (1 - 0.6 * 0.6)))
-    assert weighed.share_of_step == approx(0.6)  # of a typical step, as before
-
-
 def test_every_gain_of_a_gpu_is_weighed_alike():
     alone, weighed = (advise(analyzed(gpu(recording))) for recording in (None, untraced()))
 

@@ -365,30 +365,6 @@ def test_a_late_copy_is_staged_for_a_ms_and_what_its_size_takes_but_no_longer(si
     assert again.error == approx((5000 - 1000 - size / 250) / 6000, abs=0.01)
 
 
-def test_a_wait_that_was_none_becomes_one_though_a_later_kernel_lacks_its_call():
-    """Each wait begins long after its kernel has ended; with kernels of ten times the length it does not."""
-    rows = [("kernel", 100), ("python", 300), ("sync", 0.0), ("python", 300)]
-    machine = Machine()
-    machine.run([rows, rows, [*rows, ("kernel", 10)], rows, rows])
-    calls = [event for event in machine.builder.events if event["name"] == "cudaLaunchKernel"]
-    machine.builder.events.remove(calls[3])  # of the short kernel
-    again = replayed(machine.builder)
-    factor = np.where(again.trace.kernels.duration > 50, 10.0, 1.0)
-    assert again.step_us(Change(kernels=factor)) == approx([1000 + 300 + DELAY] * 5, rel=0.02)
-
-
-def test_no_estimate_where_waits_are_not_explained():
-    """Every kernel begins 5 ms after its launch, for a reason that the trace does not hold."""
-
-    def late(builder, begin):
-        for kernel in range(2):
-            builder.launch("k", begin + kernel * 10, 5, begin + 20 + kernel * 5000, 100)
-
-    again = by_hand(late, 10_000)
-    assert again.error > MAX_ERROR
-    assert again.gain(Change()) is None
-
-
 def test_no_estimate_where_work_waits_unexplained_beside_a_cpu_that_bounds_the_step():
     """Nothing is missed with nothing changed: the CPU takes 1 ms per step, whatever the GPU waits for."""
 
@@ -438,10 +414,7 @@ def test_a_stall_in_an_outlying_step_takes_no_estimate_from_the_others():
     trace = read_trace(builder)
     found = steps(trace)
     assert Replay(trace, found).error > 0.5
-    again = Replay(trace, found, ~is_outlier(found))
-    assert again.error < MAX_ERROR
-    faster = Change(kernels=np.full(len(trace.kernels), 0.1))
-    assert again.gain(faster) == approx(1, abs=0.1)  # the CPU bounds it
+    assert Replay(trace, found, ~is_outlier(found)).error < MAX_ERROR
     assert costs(builder)["mixed_precision"].estimated_gain == approx(1, abs=0.1)
 
 
@@ -570,19 +543,11 @@ def test_the_time_before_the_first_kernel_of_a_trace_without_steps_is_no_work_of
     builder.op("aten::randn", 0, 5000)
     for at in range(6000, 8000, 100):
         builder.launch(MATRIX, at + 5, 5, at + 20, 90, op=builder.op("aten::mm", at, 20))
-    advice = advise(analyzed(builder)).advice
-    assert "cpu_operators" not in [item.id for item in advice]
-    assert "per step" not in " ".join(item.why for item in advice)
+    assert "cpu_operators" not in [item.id for item in advise(analyzed(builder)).advice]
 
 
 def test_a_gpu_that_has_no_cuda_is_not_advised_to_use_its_graphs():
-    def launching(builder, begin):
-        for at in range(begin, begin + 1500, 15):
-            op = builder.op("aten::mm", at, 12)
-            builder.launch("gemm_kernel", at + 2, 5, at + 10, 3, op=op, call="urEnqueueKernelLaunch")
-
-    result = advise(
-        analyzed(repeated(launching, 2000, devices=[{"id": 0, "name": "Intel(R) Data Center GPU Max 1550"}]))
-    )
-    text = " ".join(f"{item.title} {item.why} {item.do}" for item in result.advice) + result.verdict
-    assert "CUDA" not in text and "Tensor Cores" not in text
+    builder = loop(*[(ADD, "aten::mm", 20 + 15 * n, 30 + 15 * n, 3) for n in range(60)])
+    builder.header["deviceProperties"] = [{"id": 0, "name": "Intel(R) Data Center GPU Max 1550"}]
+    result = advise(analyzed(builder))
+    assert "CUDA" not in " ".join(f"{item.title} {item.why} {item.do}" for item in result.advice) + result.verdict

@@ -61,11 +61,6 @@ def test_what_a_program_raises_is_raised(options, tmp_path):
     assert capture.current.get() is None
 
 
-def test_a_batch_is_of_the_options_or_of_the_size_that_is_asked_for(options):
-    for size, images in ((4, programs.float_batch(options)[0]), (9, programs.float_batch(options, 9)[0])):
-        assert (images.shape, images.dtype) == ((size, 3, 16, 16), torch.float32)
-
-
 @pytest.mark.parametrize("loaded", [False, True])
 def test_a_train_step_is_timed_in_windows_on_a_batch_or_its_loader(options, monkeypatch, loaded):
     monkeypatch.setattr(programs, "QUICK", Plan(1, 0, 3, 2, 0))

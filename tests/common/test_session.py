@@ -8,13 +8,15 @@ import multiprocessing
 import os
 import shutil
 import signal
-import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT, SmallNet, make_result, run_program, start_program
+from support import ROOT, SmallNet, make_result
+from support.recorded import tree
+from support.stand_in import striped_images
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader, Dataset
 from torch_tb_profiler.consts import WORKER_PATTERN
@@ -74,9 +76,14 @@ def read_events(trace):
 
 
 def run_small(logdir, failing=None, loader=None, **changes):
-    if loader is None:
-        loader = DataLoader(Images(), batch_size=4, drop_last=True)
+    loader = loader or DataLoader(Images(), batch_size=4, drop_last=True)
     return session.run_step("steps/09_small.py", options(logdir, **changes), loader, small_step(failing))
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """As many windows as ever, and no longer than a step."""
+    monkeypatch.setattr(session, "QUICK", replace(session.QUICK, window_seconds=0.0, warmup_seconds=0.0))
 
 
 @pytest.fixture(scope="module")
@@ -193,71 +200,45 @@ def inside(error):
     return of_torch("InductorError", error, None)
 
 
-NOT_COMPILED = [
+FAILURES = [  # an error, or what makes one, and what the user reads
     (lambda: inside(of_torch("InvalidCxxCompiler")), r"no C\+\+ compiler that works: install one"),
     (lambda: inside(RuntimeError("Failed to find C compiler. Please")), "no C compiler that works: install one"),
     (lambda: inside(ImportError("/tmp/inductor/kr/ckre.so: file too short")), "remove the folder /tmp/inductor and"),
     (lambda: of_torch("BackendCompilerFailed", min, ValueError("odd. Very"), None), r"Failed: ValueError: odd\)"),
     (lambda: of_torch("TritonMissing", None), "needs Triton for a GPU.*pip install triton"),
+    (torch.OutOfMemoryError("CUDA out of memory"), r"out of memory .*size 4: try --batch-size 2"),
+    (RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"), "out of memory"),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "out of memory"),
+    (RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space"), "--workers 1.*--shm-size"),
+    (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is"), "--workers 1.*--shm-size"),
+    (RuntimeError("Too many open files. Communication with the workers is no longer possible."), "--workers 1"),
+    (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "--workers 1"),
 ]
 
 
-@pytest.mark.parametrize(("error", "message"), NOT_COMPILED)
-def test_what_cannot_be_compiled_is_one_line_that_says_what_to_do(tmp_path, error, message):
-    with pytest.raises(InputError, match=rf"^torch.compile.*{message}.*, or skip this step$"):
-        run_small(tmp_path, failing=error())
-    assert not (tmp_path / "09_small").exists()
+@pytest.mark.parametrize(("error", "message"), FAILURES)
+def test_what_a_user_can_act_on_is_one_line_that_says_what_to_do(tmp_path, error, message):
+    loader = DataLoader(Images(), batch_size=4, num_workers=1, drop_last=True)
+    with pytest.raises(InputError, match=message), as_input_error(options(tmp_path), loader, torch.device("cpu")):
+        raise error if isinstance(error, Exception) else error()
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), RuntimeError("oh, torch.compile is not supported by this")])
 def test_an_error_of_another_kind_keeps_its_traceback_and_the_earlier_run_is_as_it_was(tmp_path, small, error):
-    (folder := tmp_path / "09_small").mkdir()
-    before = {path.name: path.read_bytes() for path in small.folder.iterdir()}
-    for name, content in before.items():
-        (folder / name).write_bytes(content)
+    folder = shutil.copytree(small.folder, tmp_path / "09_small")
     with pytest.raises(type(error)):
         run_small(tmp_path, failing=error)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert tree(folder) == tree(small.folder)
     assert not (tmp_path / ".09_small.partial").exists()
 
 
-COMPILED = """
-import torch
-from walkthrough.results.errors import compile_failure
-try:
-    torch.compile(torch.nn.Linear(2, 2))(torch.ones(1, 2))
-except Exception as error:
-    print(compile_failure(error))
-"""
-
-
-def test_without_a_compiler_there_is_one_line(tmp_path):
+def test_without_a_compiler_there_is_one_line(tmp_path, monkeypatch):
     """For real: nothing is cached, and there is no such compiler."""
-    finished = run_program("-c", COMPILED, cwd=ROOT, CXX="/nonexistent", TORCHINDUCTOR_CACHE_DIR=tmp_path)
-    assert finished.stdout.startswith("torch.compile found no C++ compiler that works"), finished.stderr
-    assert finished.stdout.count("\n") == 1
-
-
-REFUSED = {
-    "GPU memory": (torch.OutOfMemoryError("CUDA out of memory"), r"out of memory .*size 4: try --batch-size 2"),
-    "CPU memory": (RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"),
-                   "out of memory"),
-    "cuBLAS": (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-               "out of memory"),
-    "small /dev/shm": (RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left"),
-                       "--workers 1.*--shm-size"),
-    "bus error": (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is"), "--workers 1"),
-    "open files": (RuntimeError("Too many open files. Communication with the workers is no longer possible."),
-                   "--workers 1"),
-    "no more processes": (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "--workers 1"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("error", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_the_system_refuses_is_explained_with_what_to_try(tmp_path, error, message):
-    loader = DataLoader(Images(), batch_size=4, num_workers=1, drop_last=True)
-    with pytest.raises(InputError, match=message), as_input_error(options(tmp_path), loader, torch.device("cpu")):
-        raise error
+    torch._dynamo.reset()
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/nonexistent",))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(InputError, match=r"^torch.compile found no C\+\+ compiler that works.*, or skip this step$"):
+        session.run_step("13.py", options(tmp_path), DataLoader(Images(), batch_size=4), torch.compile(small_step()))
 
 
 def test_out_of_memory_does_not_suggest_an_option_that_has_no_effect_in_the_step(tmp_path):
@@ -304,28 +285,7 @@ def test_a_trace_cut_short_by_a_full_disk_is_not_taken_for_a_run(tmp_path, monke
     assert not (tmp_path / "09_small").exists()
 
 
-def test_what_a_cpu_cannot_show_is_noted_by_the_step_whose_change_has_no_effect(tmp_path):
-    loader, args = DataLoader(Images(), batch_size=4, drop_last=True, pin_memory=True), options(tmp_path)
-    result = session.run_step("05_pinned_memory.py", args, loader, small_step(), notes=["from the step"])
-    assert result.notes[0] == "from the step"
-    assert [note for note in result.notes if "no GPU" in note] == without_gpu("pinned_memory", "cpu")
-    assert any("smoke run" in note for note in result.notes)
-    assert result.pin_memory
-
-
-@pytest.mark.parametrize(
-    ("precision", "dtype", "note"),
-    [("auto", torch.float32, "autocast is off"), ("bf16", torch.bfloat16, "emulated"), ("auto", None, None)],
-)
-def test_precision_and_what_the_device_cannot_do_of_it_are_recorded(tmp_path, monkeypatch, precision, dtype, note):
-    monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: None)
-    notes = session._notes("09_small", options(tmp_path, precision=precision), torch.device("cpu"), dtype)
-    assert any(word in text for text in notes for word in ("autocast", "emulated")) == bool(note)
-    assert not note or any(note in text for text in notes)
-    assert not any("no GPU" in text for text in notes)
-
-
-def test_any_batch_is_trained_on_and_its_tokens_are_counted(tmp_path):
+def test_any_batch_is_trained_on_its_tokens_are_counted_and_a_change_without_effect_is_noted(tmp_path):
     class Texts(Dataset):
         def __len__(self):
             return 40
@@ -338,15 +298,19 @@ def test_any_batch_is_trained_on_and_its_tokens_are_counted(tmp_path):
     def train_step(tokens, mask, label):
         return torch.nn.functional.cross_entropy(layer(tokens * mask), label)
 
-    loader = DataLoader(Texts(), batch_size=4, drop_last=True)
+    loader = DataLoader(Texts(), batch_size=4, drop_last=True, pin_memory=True)
     result = session.run_step(
-        "00_texts.py", options(tmp_path), loader, train_step, torch.bfloat16, count_tokens=lambda batch: batch[1].sum()
-    )
-    assert (result.data, result.precision) == ("Texts", "bfloat16")
+        "05_pinned_memory.py", options(tmp_path), loader, train_step, torch.bfloat16, notes=["from the step"],
+        count_tokens=lambda batch: batch[1].sum(),
+    )  # fmt: skip
+    assert (result.data, result.precision, result.pin_memory) == ("Texts", "bfloat16", True)
     assert result.batch_bytes == 4 * (7 * 8 + 7 * 4 + 8)
     tokens, samples = result.tokens_per_second, result.samples_per_second
     assert tokens.windows == pytest.approx([7 * speed for speed in samples.windows])
-    assert record.read_result(tmp_path / "00_texts" / "result.json") == result
+    assert record.read_result(tmp_path / "05_pinned_memory" / "result.json") == result
+    assert result.notes[0] == "from the step"
+    assert [note for note in result.notes if "no GPU" in note] == without_gpu("pinned_memory", "cpu")
+    assert any("smoke run" in note for note in result.notes)
 
 
 def publish_and_be_killed(logdir, moment):
@@ -389,28 +353,15 @@ def test_a_run_killed_at_any_moment_leaves_nothing_torn(tmp_path, small):
     assert len(list(folder.iterdir())) == 3
 
 
-def test_a_run_ended_by_ctrl_c_while_it_measures_leaves_nothing_and_says_so(tmp_path):
-    program = ROOT / "steps" / "00_baseline.py"
-    process = start_program(sys.executable, program, "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path)
-    for line in process.stdout:
-        if line.strip().startswith("window 1"):
-            process.send_signal(signal.SIGINT)
-            break
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 130
-    assert errors.splitlines()[-1].startswith("00_baseline: interrupted")
+def test_a_run_ended_by_ctrl_c_while_it_measures_leaves_nothing_and_says_so(tmp_path, run_here, monkeypatch):
+    def report(phase, *_, **__):
+        if phase.startswith("window 1"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(session.progress, "report", report)
+    monkeypatch.setattr("common.data._striped_images", striped_images)
+    words = "--quick", "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path
+    finished = run_here(ROOT / "steps" / "00_baseline.py", *words)
+    assert finished.returncode == 130
+    assert finished.stderr.splitlines()[-1].startswith("00_baseline: interrupted")
     assert all(path.suffix == ".lock" for path in tmp_path.iterdir())
-
-
-def test_a_step_runs_with_nothing_but_torch_torchvision_and_tensorboard(tmp_path):
-    """As on somebody's GPU machine: the clone on Python's path, and none of the other packages there."""
-    blocked = ["rich", "matplotlib", "pandas", "torch_tb_profiler", "IPython", "jupyter", "msgspec", "pytest"]
-    (tmp_path / "sitecustomize.py").write_text(
-        f"import sys\nsys.path.append({str(ROOT)!r})\nsys.modules.update(dict.fromkeys({blocked!r}))\n"
-    )
-    finished = run_program(
-        ROOT / "steps" / "00_baseline.py", "--quick", "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path,
-        cwd=tmp_path, PYTHONPATH=tmp_path,
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr
-    assert (tmp_path / "00_baseline" / "result.json").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from support import ROOT, make_result, write_run
-from support.trace_builder import V100, TraceBuilder, repeated, run_ahead, two_steps
+from support.trace_builder import V100, TraceBuilder, one_step, repeated, run_ahead, two_steps
 
 from walkthrough.terminal import count_text, rounded_time, size_text, time_text
 
@@ -43,78 +43,64 @@ def without_steps():
     return builder
 
 
-def one_step(*launches, length=1000, devices=(V100,)):
+def launching(*launches, length=1000, call="cudaLaunchKernel", **header):
     """A step of so many µs. launches: (name, call's start and duration, kernel's start and duration), of `aten::mm`."""
-    builder = TraceBuilder(devices=devices)
-    builder.step(1, 0, length)
+    builder = one_step(length, **header)
     op = builder.op("aten::mm", 0, length / 10)
     for launch in launches:
-        builder.launch(*launch, op=op)
+        builder.launch(*launch, op=op, call=call)
     return builder
 
 
-def stalled():
+def stalled(*more):
     """A graph's kernel that begins long after its launch, as if the GPU still ran earlier work."""
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
-    builder.launch("k", 0, 10, 600, 400, call="cudaGraphLaunch")
-    return builder
-
-
-def stalled_later():
-    builder = stalled()
-    builder.launch("k", 2, 1, 5, 5)
+    builder = one_step()
+    for launch in (("k", 0, 10, 600, 400), *more):
+        builder.launch(*launch, call="cudaGraphLaunch")
     return builder
 
 
 def amd_trace():
     """One step on an AMD GPU, with a kernel of a long name."""
-    builder = TraceBuilder(devices=[{"id": 0, "name": "AMD Instinct MI210"}])
-    builder.step(1, 0, 1000)
-    op = builder.op("aten::mm", 0, 100)
     long = "Cijk_Ailk_Bljk_BBS_BH_MT64x64x64_MI16x16x16x1_" + "_".join(f"P{number}" for number in range(100))
-    builder.launch(long, 10, 5, 100, 300, op=op, call="hipLaunchKernel")
-    builder.launch("SubTensorOpWithScalar1d", 20, 5, 500, 100, op=op, call="hipLaunchKernel")
-    return builder
+    kernels = (long, 10, 5, 100, 300), ("SubTensorOpWithScalar1d", 20, 5, 500, 100)
+    return launching(*kernels, call="hipLaunchKernel", devices=[{"id": 0, "name": "AMD Instinct MI210"}])
 
 
 def gloo_marks():
-    builder = TraceBuilder(devices=())
-    builder.step(1, 0, 1000)
+    builder = one_step(devices=())
     builder.op("aten::mm", 0, 500)
-    builder.op("gloo:all_reduce", 600, 200, kind="annotation")
-    builder.op("nccl:all_reduce", 600, 200, kind="annotation")
+    for library in ("gloo", "nccl"):
+        builder.op(f"{library}:all_reduce", 600, 200, kind="annotation")
+    return builder
+
+
+def no_whole_step():
+    builder = one_step(devices=())
+    builder.events[0]["args"]["finished"] = False
+    builder.op("aten::mm", 0, 900)
+    return builder
+
+
+def outlying_step(*lengths):
+    """Steps of these lengths, of which one kernel runs for 500 µs."""
+    builder, begin = TraceBuilder(), 0
+    for number, length in enumerate(lengths or (1000, 1000, 5000, 1000)):
+        builder.step(number, begin, length)
+        op = builder.op("aten::mm", begin + 100, 100)
+        builder.launch("sm80_xmma_gemm_bf16bf16", begin + 110, 10, begin + 200, 500, op=op)
+        begin += length
     return builder
 
 
 def epochs():
     """Three steps of 1 ms; before the second one the DataLoader ends, and its workers start for 100 ms."""
-    builder, loader, begin = TraceBuilder(devices=()), "_MultiProcessingDataLoaderIter", 0
-    for number in range(3):
-        at = begin
-        if number == 1:
-            builder.loading(at, 50, loader)
-            at += 100_000
+    builder, loader = TraceBuilder(devices=()), "_MultiProcessingDataLoaderIter"
+    for number, (begin, at) in enumerate(((0, 0), (1000, 101_000), (102_000, 102_000))):
+        builder.step(number, begin, at + 1000 - begin)
         builder.loading(at, 100, loader)
         builder.op("aten::mm", at + 100, 900)
-        builder.step(number, begin, at + 1000 - begin)
-        begin = at + 1000
-    return builder
-
-
-def two_lengths():
-    """Two steps of very different length."""
-    builder = TraceBuilder()
-    for number, begin, length in ((1, 0, 1000), (2, 1000, 9000)):
-        builder.step(number, begin, length)
-        builder.launch("k", begin + 5, 5, begin + 15, 300)
-    return builder
-
-
-def no_whole_step():
-    builder = TraceBuilder(devices=())
-    builder.op("aten::mm", 0, 900)
-    builder.step(3, 0, 1000)["args"]["finished"] = False
+    builder.loading(1000, 50, loader)
     return builder
 
 
@@ -136,15 +122,6 @@ def recorded(**recording):
     return builder
 
 
-def outlying_step():
-    builder = TraceBuilder()
-    for number, (begin, length) in enumerate(((0, 1000), (1000, 1000), (2000, 5000), (7000, 1000))):
-        builder.step(number, begin, length)
-        op = builder.op("aten::mm", begin + 100, 100)
-        builder.launch("sm80_xmma_gemm_bf16bf16", begin + 110, 10, begin + 200, 500, op=op)
-    return builder
-
-
 def rank(number):
     def reducing(builder, begin):
         at, op = 400 + 200 * number, builder.op("aten::mm", begin, 50)
@@ -155,7 +132,7 @@ def rank(number):
 
 
 def one(builder, *words):
-    return lambda folder: [builder().write(folder / "made.pt.trace.json"), *words]
+    return lambda folder: [builder.write(folder / "made.pt.trace.json"), *words]
 
 
 def before_and_after(folder):
@@ -199,30 +176,30 @@ def ladder_in(folder, device=V100):
 CASES = {  # what is written into an empty folder, and the words of the command
     "cpu": lambda _: [RECORDED],
     "cpu_all": lambda _: [RECORDED, "--all"],
-    "gpu": one(two_steps),
-    "gpu_all": one(two_steps, "--all"),
-    "gpu_runs_ahead": one(run_ahead),
-    "inference": one(inference),
-    "inference_all": one(inference, "--all"),
-    "copies_only": one(copies_only),
-    "without_steps": one(without_steps),
-    "outlying_step": one(outlying_step),
-    "outlying_step_all": one(outlying_step, "--all"),
+    "gpu": one(two_steps()),
+    "gpu_all": one(two_steps(), "--all"),
+    "gpu_runs_ahead": one(run_ahead()),
+    "inference": one(inference()),
+    "inference_all": one(inference(), "--all"),
+    "copies_only": one(copies_only()),
+    "without_steps": one(without_steps()),
+    "outlying_step": one(outlying_step()),
+    "outlying_step_all": one(outlying_step(), "--all"),
     "before_and_after": before_and_after,
     "ranks": ranks,
     "ranks_gloo": ranks_of_gloo((300, 600), (700, 200)),
     "ranks_gloo_alike": ranks_of_gloo((300, 600), (310, 590)),
     "ranks_gloo_hidden": ranks_of_gloo((0, 300), (0, 300)),
     "runs": lambda folder: [ladder_in(folder)],
-    "amd_all": one(amd_trace, "--all"),
-    "epochs_all": one(epochs, "--all"),
-    "gloo_all": one(gloo_marks, "--all"),
-    "no_whole_step": one(no_whole_step),
-    "recorded_all": one(recorded, "--all"),
-    "stalled_all": one(stalled, "--all"),
-    "stalled_later": one(stalled_later),
-    "two_lengths": one(two_lengths),
-    "without_steps_all": one(without_steps, "--all"),
+    "amd_all": one(amd_trace(), "--all"),
+    "epochs_all": one(epochs(), "--all"),
+    "gloo_all": one(gloo_marks(), "--all"),
+    "no_whole_step": one(no_whole_step()),
+    "recorded_all": one(recorded(), "--all"),
+    "stalled_all": one(stalled(), "--all"),
+    "stalled_later": one(stalled(("k", 2, 1, 5, 5))),
+    "two_lengths": one(outlying_step(1000, 9000)),
+    "without_steps_all": one(without_steps(), "--all"),
 }
 
 
@@ -259,16 +236,8 @@ def test_inference_is_never_called_training(case):
 
 # What `--json` prints.
 
-BUILT = [
-    two_steps(),
-    two_steps("2021"),
-    run_ahead(),
-    inference(),
-    copies_only(),
-    without_steps(),
-    outlying_step(),
-    rank(1),
-]
+BUILT = [two_steps(), two_steps("2021"), run_ahead(), inference(), copies_only()]
+BUILT += [without_steps(), outlying_step(), rank(1)]
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?: (?:us|ms|s|GB/s|GB|MB|kB|B)\b|%|x)?")
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from pytest import approx
-from support.trace_builder import TraceBuilder, two_steps
+from support.trace_builder import one_step, two_steps
 from test_golden_texts import RECORDING, recorded
 
 
@@ -76,8 +76,7 @@ def test_of_a_folder_of_several_stages_the_newest_trace_of_training_is_shown(run
 def test_ranks_of_training_are_not_mixed_with_those_of_a_test(run, tmp_path):
     for stage, stamp, length in (("fit", 1, 1000), ("test", 2, 5000)):
         for rank in range(2):
-            builder = TraceBuilder(rank=rank)
-            builder.step(1, 0, length)
+            builder = one_step(length, rank=rank)
             builder.launch("k", 0, 1, 100, 300)
             builder.write(tmp_path / f"{stage}-{rank}.170000000000{stamp}.pt.trace.json")
     out, err = run(tmp_path, "--json")

@@ -1,10 +1,14 @@
-"""What the processes of test_scale_train.py do: `torchrun scale_ranks.py DATA FOLDER same|killed`."""
+"""What the processes of test_scale_train.py do.
+
+`scale_ranks.py DATA FOLDER` is two of them, forked from one import of torch; under torchrun it is one that is killed.
+"""
 
 import json
+import multiprocessing
 import os
 import signal
 import sys
-from contextlib import nullcontext
+from contextlib import nullcontext, redirect_stdout
 from itertools import chain
 from pathlib import Path
 
@@ -93,29 +97,49 @@ def killed(folder, logdir, restarted):
     return facts(run, replica)
 
 
-def same(data):
-    """Trainings that differ in passes alone, and what is exchanged."""
+def same(data, folder):
+    """Trainings that differ in passes alone, and what is exchanged; then train.py itself, its output in a file."""
     how = [(1, "last pass"), (2, "last pass"), (2, "each pass"), (2, "never")]
-    return {
+    answer = {
         "one pass": trained(data),
         "two passes": trained(data, passes=2),
         "exchanges": [exchanges(data, passes, when) for passes, when in how],
         "statistics": statistics(data),
     }
+    words = ["--data", str(data), "--logdir", str(folder / "train"), "--device", "cpu", "--model", "w8"]
+    words += ["--image-size", "32", "--batch-size", "8", "--epochs", "1", "--workers", "0"]
+    train.process_group = lambda device: nullcontext()  # this one
+    with open(folder / f"out{dist.get_rank()}", "w") as file, redirect_stdout(file):
+        train.train(train.options(words))
+    return answer
+
+
+def rank(data, folder, number=None):
+    """Be one process of two. number: of a forked one."""
+    if number is not None:
+        os.environ["RANK"] = str(number)
+    with process_group(CPU):
+        restarted = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
+        answer = killed(data, folder, restarted) if number is None else same(data, folder)
+        (folder / f"{dist.get_rank()}.json").write_text(json.dumps(answer))
 
 
 def main():
-    data, folder, what = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    with process_group(CPU):
-        if what == "killed":
-            answer = killed(data, folder, os.environ["TORCHELASTIC_RESTART_COUNT"] != "0")
-        else:
-            answer = same(data)
-            words = ["--data", str(data), "--logdir", str(folder / "train"), "--device", "cpu", "--model", "w8"]
-            words += ["--image-size", "32", "--batch-size", "8", "--epochs", "1", "--workers", "0"]
-            train.process_group = lambda device: nullcontext()  # this one
-            train.train(train.options(words))
-        (folder / f"{what}{dist.get_rank()}.json").write_text(json.dumps(answer))
+    data, folder = map(Path, sys.argv[1:])
+    if "RANK" in os.environ:
+        rank(data, folder)
+        return
+    torch.set_num_threads(1)
+    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # as torchrun has one
+    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    os.environ |= {"WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "0"}
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=rank, args=(data, folder, number)) for number in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join()
+    sys.exit(max(abs(process.exitcode) for process in ranks))
 
 
 if __name__ == "__main__":

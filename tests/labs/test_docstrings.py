@@ -12,7 +12,6 @@ PROSE = (
     "read once is kept, so that it need not be read again when the cursor moves back. Whoever closes the buffer "
     "drops all of its blocks, and the file below it is left as it was."
 )
-SENTENCES = ("The buffer is read in blocks", "A block that was", "Whoever closes the buffer")
 
 
 @pytest.mark.parametrize("rest", ["", "Args:\n    x: one", ">>> read(x)", ":param x: one", "Notes\n-----"])
@@ -20,7 +19,6 @@ def test_a_docstring_is_its_summary_line_and_the_prose_below_it_without_sections
     text = docstrings.document_of("mine", f"{SUMMARY}\n\n{PROSE}\n\n{rest}")
     assert (text.package, text.summary) == ("mine", "Read a buffer block by block.")
     assert (text.body, len(text.sentences)) == (PROSE, 3)
-    assert all(map(str.startswith, text.sentences, SENTENCES))
 
 
 @pytest.mark.parametrize(
@@ -47,13 +45,3 @@ def test_collections_hold_no_copies_no_tests_and_depend_on_nothing_but_the_files
     assert [(text.package, text.file) for text in texts] == [("copied", "copied/changed.py"), ("single", "single.py")]
     moved = folder.rename(tmp_path / "elsewhere")
     assert (docstrings.collect([moved]), docstrings.collect_texts([moved])) == (documents, texts)
-
-
-def test_packages_of_several_folders_and_of_pythons_library_are_named_below_their_own(tmp_path):
-    *_, library = docstrings.package_folders()
-    assert (library / "asyncio" / "__init__.py").exists() and (library / "argparse.py").exists()
-    for file in ("one.py", "two/core.py", "test/core.py", "two/test/core.py", "site-packages/three/core.py"):
-        write_module(tmp_path / file, made_up(file, 0))
-    texts = docstrings.collect_texts([tmp_path / "site-packages", tmp_path])
-    named = [("one", "one.py"), ("three", "three/core.py"), ("two", "two/core.py")]
-    assert [(text.package, text.file) for text in texts] == named

@@ -30,9 +30,7 @@ def test_digits_are_split_once_by_class_each_time_the_same_and_folds_part_the_tr
     assert all(contents(fold.train, fold.test) == contents(whole.train) for fold in folds)
 
 
-def test_what_is_prepared_has_mean_0_and_variance_1_and_its_size(few_digits, tmp_path):
-    whole = read("digits", tmp_path)
-    assert whole.prepared(whole.train, torch.device("cpu"))[0].shape == (40, 1, 16, 16)
+def test_what_is_prepared_has_mean_0_and_variance_1(few_digits, tmp_path):
     whole = read("digits", tmp_path, 8)  # as stored: nothing is interpolated
     prepared, _ = whole.prepared(whole.train, torch.device("cpu"))
     assert (prepared.mean().item(), prepared.std().item()) == pytest.approx((0, 1), abs=1e-3)
@@ -45,10 +43,6 @@ def test_a_folder_of_photographs_is_read_as_squares_with_the_classes_of_train(tm
     whole = read("imagenette", tmp_path, 32)
     assert whole.train.images.shape == (3, 3, images.FOLDER_SIZE, images.FOLDER_SIZE)
     assert (whole.train.labels.tolist(), whole.test.labels.tolist()) == ([0, 1, 2], [1, 2])
-    assert (whole.classes, whole.mirrors) == (3, True)
-    (tmp_path / "val" / "birch" / "0.png").write_bytes(b"no image")
-    with pytest.raises(InputError, match=r"cannot read images from .*val"):
-        read("imagenette", tmp_path)
     (tmp_path / "val" / "elm").mkdir()
     with pytest.raises(InputError, match=r"val has a class elm, which .*train lacks"):
         read("imagenette", tmp_path)
@@ -57,10 +51,8 @@ def test_a_folder_of_photographs_is_read_as_squares_with_the_classes_of_train(tm
 def test_cifar_is_read_channels_first_and_one_that_is_missing_is_said(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r"no CIFAR-10 in .*--download"):
         read("cifar10", tmp_path)
-    assert [images.source_in(tmp_path, None, download) for download in (False, True)] == ["digits", "cifar10"]
     arrays = np.arange(2 * 32 * 32 * 3, dtype=np.uint8).reshape(2, 32, 32, 3)
     monkeypatch.setattr(images, "holds_cifar10", lambda root: True)
     monkeypatch.setattr(images, "cifar10", lambda root, train=True: SimpleNamespace(data=arrays, targets=[3, 9]))
     whole = read("cifar10", tmp_path, 32)
-    assert whole.train.images[1, 2, 5, 7] == arrays[1, 5, 7, 2]
-    assert (whole.channels, whole.classes, whole.train.labels.tolist()) == (3, 10, [3, 9])
+    assert whole.train.images[1, 2, 5, 7] == arrays[1, 5, 7, 2] and whole.train.labels.tolist() == [3, 9]

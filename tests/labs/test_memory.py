@@ -12,18 +12,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.models import resnext50_32x4d
 
 from common import program as programs
-from common.timing import Plan
 from labs.memory import data, study
 from labs.memory.model import PUBLISHED, resnext
-from labs.memory.study import BASELINE, CHECKPOINTED, COMPILED, HALF, RUNS, Study
+from labs.memory.study import BASELINE, CHECKPOINTED, COMPILED, Study
 from labs.shared.training import epochs_in
-from walkthrough.compare.study import Measurements, NotMeasured, read
+from walkthrough.compare.study import NotMeasured, read
 
 FILES = sorted((ROOT / "labs" / "memory").glob("[0-9][0-9]_*.py"))
 NAMES = [path.stem for path in FILES]
 EAGER = [path for path in FILES if "compiled" not in path.stem]
 SMALL = {"model": "resnext11_1x2d", "image_size": 16, "batch_size": 4}
-SHORT = Plan(warmup_steps=1, warmup_seconds=0, windows=3, window_steps=1, window_seconds=0)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +41,7 @@ def trained(path, options, steps=3):
 
 @pytest.fixture(scope="module")
 def baseline(options):
-    """(losses, state) of three steps of the first program, in float32."""
+    """Of the first program, in float32."""
     return trained(EAGER[0], options)
 
 
@@ -87,7 +85,6 @@ def test_the_compiled_program_learns_what_the_baseline_does_and_holds_less(
     assert in_budget < 0.5 * sum(saved)  # 0.31 of it; 0.64 with a budget of 1
     assert own_state.keys() == state.keys()  # compiled in place: a checkpoint's names stay
     assert own_losses == pytest.approx(losses, rel=1e-3)  # other kernels round otherwise
-    assert all(own_state[name] == value for name, value in state.items() if "num_batches" in name)
 
 
 class ConvolutionCounter(TorchDispatchMode):
@@ -113,7 +110,6 @@ def test_selective_checkpointing_computes_no_convolution_again(options):
 def test_models_have_the_parameters_of_the_published_ones():
     with torch.device("meta"):
         models = [resnext(PUBLISHED), resnext("resnext50_32x4d"), resnext50_32x4d(num_classes=10)]
-        assert [model(torch.empty(2, 3, 32, 32)).shape for model in models] == [(2, 10)] * 3
     counts = [sum(parameter.numel() for parameter in model.parameters()) for model in models]
     assert counts[0] == 27_104_586  # resnext29_4x64d by pytorch-cifar's, 27.1 M
     assert counts[2] - counts[1] == (7 * 7 - 1) * 3 * 64  # torchvision's, but for the first layer
@@ -121,52 +117,36 @@ def test_models_have_the_parameters_of_the_published_ones():
 
 @pytest.fixture
 def run(few_digits, tmp_path, run_here):
-    """run(*words): train.py on the CPU in this process: exit code, stdout, stderr, and the folder that it writes to."""
-
-    def started(*words, logdir=tmp_path / "train"):
-        small = ["--device", "cpu", "--model", "resnext11_1x2d", "--image-size", "16", "--batch-size", "16"]
-        base = [*small, "--workers", "0", "--data", str(tmp_path), "--logdir", str(logdir)]
-        done = run_here(ROOT / "labs" / "memory" / "train.py", *base, *words)
-        done.folder = logdir
-        return done
-
-    return started
+    """run(*words): train.py on the CPU in this process."""
+    small = ["--device", "cpu", "--model", "resnext11_1x2d", "--image-size", "16", "--batch-size", "16"]
+    base = [*small, "--workers", "0", "--data", tmp_path, "--logdir", tmp_path / "train"]
+    return lambda *words: run_here(ROOT / "labs" / "memory" / "train.py", *base, *words)
 
 
 def test_a_training_writes_its_epochs_and_one_that_is_killed_goes_on_as_if_it_were_not(run, tmp_path):
-    words = ("--epochs", "2", "--workers", "1")
-    whole = run(*words, logdir=tmp_path / "whole")
-    assert whole.returncode == 0 and "DIGITS: no CIFAR-10" in whole.stdout
-    table = epochs_in(whole.folder)
+    words, whole = ("--epochs", "2", "--workers", "1"), tmp_path / "whole"
+    assert "DIGITS: no CIFAR-10" in run(*words, "--logdir", whole).stdout
+    table = epochs_in(whole)
     assert set(table[0]) == {"epoch", "loss", "train_accuracy", "test_accuracy", "seconds"}
-    assert all(0 <= row[name] <= 1 for row in table for name in ("train_accuracy", "test_accuracy"))
-    events = EventAccumulator(str(whole.folder)).Reload()
+    events = EventAccumulator(str(whole)).Reload()
     assert [point.value for point in events.Scalars("loss")] == pytest.approx([row["loss"] for row in table])
+    assert_goes_on_after_a_kill(run, words, tmp_path / "train", whole)
 
-    assert_goes_on_after_a_kill(run, words, tmp_path / "train", whole.folder)
 
-
-def test_checkpointing_trains_the_same_half_precision_nearly_and_refusals_are_one_line(run, tmp_path, monkeypatch):
-    words = ([], ["--checkpoint"], ["--precision", "bf16"])
-    folders = [run("--epochs", "1", *more, logdir=tmp_path / str(at)).folder for at, more in enumerate(words)]
-    base, checkpointed, half = map(weights_in, folders)
+def test_checkpointing_trains_the_same_and_half_precision_does_not(run, tmp_path):
+    for name, words in {"base": [], "checkpointed": ["--checkpoint"], "half": ["--precision", "bf16"]}.items():
+        run("--epochs", "1", *words, "--logdir", tmp_path / name)
+    base, checkpointed, half = (weights_in(tmp_path / name) for name in ("base", "checkpointed", "half"))
     assert equal(base, checkpointed)  # batch norm's running statistics are among them
     assert not equal(base, half)
-    losses = [epochs_in(folder)[0]["loss"] for folder in folders]
-    assert losses[2] == pytest.approx(losses[0], rel=0.05)
-    monkeypatch.setattr("labs.shared.training.autocast_dtype", lambda device, precision: torch.float16)
-    done = run("--epochs", "2", "--precision", "auto", logdir=folders[2])  # which is another on another GPU
-    assert_refused(done, "precision bf16, not fp16")
     assert_refused(run("--batch-size", "1000"), "--batch-size 1000 is larger than the data")
 
 
 def test_digits_are_enlarged_and_never_mirrored(few_digits, tmp_path):
-    train_set, test_set = data.real_data(tmp_path, 16)
     image, label = data.Digits(data.plain(32))[0]
     assert (image.shape, image.dtype) == ((3, 32, 32), torch.float32)
-    bright = image[0].mean(0).reshape(8, 4).mean(1).argmax()
-    assert bright == label % 8  # its column is still its own
-    assert test_set[0][0].shape == (3, 16, 16)
+    assert image[0].mean(0).reshape(8, 4).mean(1).argmax() == label % 8  # its bright column is still its own
+    train_set, _ = data.real_data(tmp_path, 16)
     assert "Flip(p=0.0)" in str(train_set.transform) and "Flip(p=0.5)" in str(data.augmented(32))
 
 
@@ -188,19 +168,15 @@ def main(few_digits, tmp_path, run_main):
 @pytest.mark.long
 def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, monkeypatch, measure_here):
     measure_here(study)
-    monkeypatch.setattr(programs, "QUICK", SHORT)
     monkeypatch.setattr(torch, "compile", lambda function: function)  # compiling takes most of a minute
     monkeypatch.setattr(torch._functorch.config, "activation_memory_budget", 1.0)
     monkeypatch.setattr(study, "PUBLISHED", "resnext11_1x2d")
-    monkeypatch.setattr(study, "WINDOW_STEPS", {True: 1})
-    monkeypatch.setattr(study, "OPTIMIZER_STEPS", {True: 3})
-    monkeypatch.setattr(study, "EPOCHS", {True: 1})
+    for name, value in (("WINDOW_STEPS", 1), ("OPTIMIZER_STEPS", 3), ("EPOCHS", 1)):
+        monkeypatch.setattr(study, name, {True: value})
     words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items()]
     assert main(*words).returncode == 0
     result = read(tmp_path / "labs" / "memory" / "study.json")
     assert [name for name, rows in result.tables.items() if not rows] == []
-    assert {row["variant"] for row in result.tables["curves_by_workers"]} == {"0 workers", "2 workers"}
-    assert [row["program"] for row in result.tables["programs"]] == list(study.PROGRAMS)
     assert all(claim.value is not None for claim in result.claims)
     kinds, checkpointed = (result.tables[f"memory_by_kind_{name}"] for name in (BASELINE, CHECKPOINTED))
     of = {name: [row[name] for row in kinds] for name in kinds[0]}
@@ -209,18 +185,12 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, 
     assert of["gradients"][0] == of["gradients"][-1] > min(of["gradients"])  # freed by zero_grad, and made again
 
 
-def test_an_unknown_model_or_a_study_without_its_baseline_is_one_line_and_writes_nothing(main, tmp_path, monkeypatch):
-    def gone(self, what, **settings):
-        raise NotMeasured("the disk is gone")
-
-    monkeypatch.setattr(Measurements, "measure", gone)
+def test_an_unknown_model_is_one_line(main):
     assert_refused(main("--model", "resnet18"), "unknown model")
-    assert_refused(main(), "00_baseline was not measured: the disk is gone")
-    assert not (tmp_path / "labs" / "memory" / "study.json").exists()
 
 
 class Canned:
-    """In place of `Measurements`: answers by what is measured, and what was asked for, in order."""
+    """In place of `Measurements`: answers by what is measured, a text where it fails; what was asked for, in order."""
 
     def __init__(self, options, **answers):
         self.options, self.answers, self.asked = options, answers, []
@@ -244,33 +214,19 @@ def test_programs_are_interleaved_compared_by_rounds_and_at_last_in_the_same_mem
     one = Study(lab := Canned(study_options, step=step))
     steps = one.steps(dict.fromkeys(study.PROGRAMS, 4), rounds=3)
     assert [asked["run"] for asked in lab.asked] == sorted(asked["run"] for asked in lab.asked)
-    assert {asked["precision"] for asked in lab.asked if asked["name"] != HALF} == {"fp32"}
     rows = {row["program"]: row for row in study.programs(steps, study_options)}
-    assert list(rows) == list(study.PROGRAMS[:-1])
     assert (rows[BASELINE]["speed"], rows[BASELINE]["batch"]) == (None, 4)
     checkpointed = rows[CHECKPOINTED]
     assert (checkpointed["speed"].ratio, checkpointed["speed"].rounds) == (pytest.approx(0.706, abs=0.01), 3)
     assert (checkpointed["of the baseline's"], checkpointed["published step ms"]) == (0.5, 152)
     assert one.notes == ["05_compiled_budget was not measured: no compiler"]
-
     same = {row["program"]: row for row in one.same_memory(steps)}
     assert [(row["largest batch"], row["peak MB"]) for row in same.values()] == [(16, 64), (32, 64), (16, 64)]
     assert (same[CHECKPOINTED]["images/s"], same[CHECKPOINTED]["published batch"]) == (pytest.approx(70), 896)
-
     total = study.overall(list(rows.values()), list(same.values()))
-    assert [row["run"] for row in total] == list(RUNS)
     assert (total[0]["epoch s"], total[0]["200 epochs, h"]) == pytest.approx((0.04 * 12_500, 500 * 200 / 3600))
     assert total[2]["of the base's time"] == pytest.approx(100 / 70)
     assert [round(row["published, of the base's time"], 2) for row in total] == [1, 0.75, 1.42, 0.91, 1.27]
-
-
-def test_the_optimizers_clock_waits_where_it_says(study_options, monkeypatch):
-    calls = []
-    monkeypatch.setattr(study, "synchronize", lambda device: calls.append("wait"))
-    real = torch.optim.Adam.step
-    monkeypatch.setattr(torch.optim.Adam, "step", lambda self: (calls.append("step"), real(self)))
-    study.optimizer_times(replace(study_options, quick=True), 4, run=1)
-    assert calls[:5] == ["step", "wait", "wait", "step", "wait"]  # after; both
 
 
 def test_the_optimizers_times_are_compared_round_by_round(study_options):
@@ -292,12 +248,10 @@ def test_a_seed_counts_only_where_all_variants_were_trained(study_options):
             return "killed by SIGKILL"
         return {"data": "digits", "epochs": [{"loss": float(seed), "workers": workers}] * epochs}
 
-    one = Study(Canned(study_options, curves=curves))
-    trained = one.trained()
+    trained = Study(Canned(study_options, curves=curves)).trained()
     assert len(trained) == 5 + 2
     assert all([epochs[0]["loss"] for epochs in seeds] == [0.0, 2.0] for seeds in trained.values())
     assert [trained[name][0][0]["workers"] for name in ("base", "2 workers", "8 workers")] == [0, 2, 8]
-    assert one.notes == ["the curves are of training on digits", "curves was not measured: killed by SIGKILL"]
 
 
 def test_pairs_of_one_seed_are_compared_and_accuracies_stay_within_0_and_100():

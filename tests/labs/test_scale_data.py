@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import tarfile
-import traceback
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from common.program import captured
 from labs.scale import data as jpegs
 from labs.scale import pipelines, shards
 from labs.scale.data import Cached, Jpegs, as_float, as_uint8
-from labs.scale.model import mobilenet, width_of
 from labs.scale.pipelines import Pipeline
 from labs.scale.preprocess import KINDS, prepared
 from walkthrough.results.errors import InputError
@@ -50,7 +48,6 @@ def data(drawn, tmp_path, monkeypatch):
 
 
 def test_labels_are_the_sorted_class_folders_of_train_for_both_parts(data):
-    (data / "train" / ".ipynb_checkpoints").mkdir()
     shutil.rmtree(data / "val" / "class_001")
     train, val = (Jpegs(data, part, str) for part in ("train", "val"))
     assert train.classes == val.classes == [f"class_00{label}" for label in range(4)]
@@ -59,28 +56,17 @@ def test_labels_are_the_sorted_class_folders_of_train_for_both_parts(data):
 
 
 def test_a_folder_without_jpegs_and_a_program_without_its_gpu_are_refused_in_one_line(drawn, tmp_path, run_here):
-    for file in PROGRAMS[-2:]:
-        assert_refused(run_here(file, "--data", drawn, "--device", "cpu"), "needs an NVIDIA GPU")
+    assert_refused(run_here(PROGRAMS[-1], "--data", drawn, "--device", "cpu"), "needs an NVIDIA GPU")
     assert_refused(run_here(PROGRAMS[0], "--data", tmp_path, "--device", "cpu"), str(tmp_path))
 
 
 def test_a_jpeg_that_cannot_be_decoded_is_named_in_one_line_also_by_a_worker(data):
     broken = data / "train" / "class_001" / "000005.jpg"
     broken.write_bytes(b"no picture")
-    with pytest.raises(InputError) as error:
-        list(DataLoader(Jpegs(data, "train", as_uint8(16)), 8))
-    reason = str(error.value)
-    assert reason.startswith(f"{broken} cannot be decoded (cannot identify image file") and "\n" not in reason
-    # A worker passes on the type and this text.
-    told = f"Caught Corrupt in DataLoader worker process 0.\n{''.join(traceback.format_exception(error.value))}"
-    assert str(type(error.value)(told)) == reason
-
-
-def test_a_model_has_the_published_count_of_parameters_and_its_width_by_its_name():
-    with torch.device("meta"):
-        assert sum(parameter.numel() for parameter in mobilenet("w32", 1000).parameters()) == 3_504_872
-    with pytest.raises(InputError, match="unknown model"):
-        width_of("w12")
+    for workers in (0, 1):
+        with pytest.raises(InputError) as error:
+            list(DataLoader(Jpegs(data, "train", as_uint8(16)), 8, num_workers=workers))
+        assert str(error.value).startswith(f"{broken} cannot be decoded") and "\n" not in str(error.value)
 
 
 def test_a_shard_is_a_tar_file_of_small_jpegs_and_labels_dealt_once_and_evenly(drawn, prepared_32px):
@@ -113,30 +99,23 @@ def test_what_was_cut_off_goes_on_and_what_is_there_is_not_made_again(data, kind
     (out / jpegs.INDEX).unlink()
     files[0].unlink()
     before = os.stat(files[1]).st_mtime_ns
-    assert prepared(data, kind, 16) == out
+    assert prepared(data, kind, 16) == out == prepared(out, kind, 999)  # by itself, of its own size
     assert {path: path.read_bytes() for path in files} == contents
     assert kind == "cached" or os.stat(files[1]).st_mtime_ns == before
-    assert prepared(out, kind, 999) == out  # by itself, of its own size
     with pytest.raises(InputError, match="name another folder"):
         prepared(data, kind, 32, out=out)
-    with pytest.raises(InputError, match=f"holds {kind} images, not"):
-        prepared(out, KINDS[KINDS.index(kind) - 1], 16)
 
 
-@pytest.mark.parametrize("kind", ["resized", "shards"])
-def test_corrupt_jpegs_are_named_counted_and_left_out(data, run_here, kind):
+def test_corrupt_jpegs_are_named_counted_and_left_out(data, run_here):
     broken = data / "train" / "class_002" / "000006.jpg"
     broken.write_bytes(b"")
-    done = run_here(PREPROCESS, "--data", data, "--size", "32", "--to", kind)
-    assert f"corrupt JPEG, left out: {broken}: cannot identify image file" in done.stdout
-    assert "95 images of 32 px" in done.stdout
-    pipeline = Pipeline(data / f"{kind}-32px", kind, 32, 5, CPU)
+    words = ["--data", data, "--size", "32", "--to"]
+    assert f"corrupt JPEG, left out: {broken}: " in run_here(PREPROCESS, *words, "shards").stdout
+    pipeline = Pipeline(data / "shards-32px", "shards", 32, 5, CPU)
     assert (pipeline.images, sum(len(labels) for _, labels in pipeline.training(1, 19))) == (95, 95)
     for path in sorted((data / "train" / "class_003").iterdir())[:10]:
         path.write_bytes(b"")
-    shutil.rmtree(data / f"{kind}-32px")
-    done = run_here(PREPROCESS, "--data", data, "--size", "32", "--to", kind)
-    assert_refused(done, "11 of 96 JPEGs", "more than 10")
+    assert_refused(run_here(PREPROCESS, *words, "resized"), "11 of 96 JPEGs", "more than 10")
 
 
 @pytest.fixture
@@ -221,24 +200,19 @@ def test_a_pipeline_gives_each_image_once_cropped_by_its_seed_and_epoch(drawn, p
 
 
 def test_processes_share_the_shards_and_begin_them_again_where_others_have_more(drawn, prepared_32px, monkeypatch):
-    def labels(part):
-        found = []
-        for rank in range(2):
-            monkeypatch.setenv("RANK", str(rank))
-            monkeypatch.setenv("WORLD_SIZE", "2")
-            pipeline = Pipeline(drawn, "shards", 32, 4, CPU, rank=rank, processes=2)
-            batches = pipeline.validation() if part == "val" else pipeline.training(1, 12)
-            found.append([label for _, batch in batches for label in batch.tolist()])
-        return found
+    def pipeline(rank, processes):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", str(processes))
+        return Pipeline(drawn, "shards", 32, 4, CPU, rank=rank, processes=processes)
 
-    one, other = labels("train")
+    def labels(batches):
+        return [label for _, batch in batches for label in batch.tolist()]
+
+    one, other = (labels(pipeline(rank, 2).training(1, 12)) for rank in range(2))
     assert len(one) == len(other) == 48 and sorted(one + other) == sorted(list(range(4)) * 24)
-    one, other = labels("val")
+    one, other = (labels(pipeline(rank, 2).validation()) for rank in range(2))
     assert len(one + other) == 19 and min(len(one), len(other)) > 0
-    monkeypatch.setenv("WORLD_SIZE", "3")
-    monkeypatch.setenv("RANK", "2")  # has two shards of eight
-    pipeline = Pipeline(drawn, "shards", 32, 4, CPU, rank=2, processes=3)
-    assert sum(len(batch) for _, batch in pipeline.training(1, 8)) == 32 > 2 * 12
+    assert len(labels(pipeline(2, 3).training(1, 8))) == 32 > 2 * 12  # it has two shards of eight
     with pytest.raises(InputError, match="8 shards are too few for 9 processes"):
         Pipeline(drawn, "shards", 32, 4, CPU, processes=9)
 
@@ -253,8 +227,7 @@ def test_a_random_crop_is_a_part_of_the_image_at_times_mirrored(monkeypatch):
     monkeypatch.setattr(jpegs, "CROP_AREA", (0.25, 0.25))
     parts = jpegs.random_crops(ramp, 8)[:, 0]
     assert torch.allclose((parts[:, :, -1] - parts[:, :, 0]).abs(), torch.full((200, 8), 7.0), atol=1e-3)
-    left = parts.amin((1, 2))
-    assert 0 <= left.min() < 1 and 6.9 < left.max() <= 8.001
+    assert parts.min() < 1 and parts.max() > 14  # anywhere
 
 
 @pytest.mark.parametrize("name", ["nvjpeg", "dali"])

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from dataclasses import asdict, replace
+from dataclasses import replace
 from importlib.util import find_spec
 
 import numpy as np
@@ -63,13 +63,9 @@ def test_processes_share_a_study_try_no_parameters_twice_and_propose_by_the_seed
     assert tried[2] == tried[3]
 
 
-def test_what_is_shared_has_to_be_the_same_and_whole(tmp_path, study):
+def test_what_is_shared_has_to_be_the_same(tmp_path, study):
     with pytest.raises(InputError, match="a sweep with epochs 3, not 4: name another --logdir"):
         opened(tmp_path, replace(SETTINGS, epochs=4))
-    with open(tmp_path / sweep.JOURNAL, "a") as journal:
-        journal.write("half a line\nand another\n")
-    with pytest.raises(InputError, match=r"journal\.log is damaged"):
-        opened(tmp_path, SETTINGS)
 
 
 def test_bad_trials_are_pruned_and_counted_and_a_defect_ends_the_process(tmp_path, study, options, monkeypatch):
@@ -78,20 +74,17 @@ def test_bad_trials_are_pruned_and_counted_and_a_defect_ends_the_process(tmp_pat
             raise RuntimeError("CUDA out of memory") if len(study.trials) == 8 else ValueError("a defect")
         accuracy = 0.2 if len(study.trials) > sweep.WARM_UP_TRIALS else 0.8
         for epoch in (1, 2, 3):
-            row = {"epoch": epoch, "loss": 1 / epoch, "validation_loss": 2 / epoch}
-            yield row | {"top1_accuracy": accuracy, "top5_accuracy": 1.0}
+            yield {"epoch": epoch, "loss": 1 / epoch, "top1_accuracy": accuracy}
 
     monkeypatch.setattr(sweep, "trained", trained)
     study.optimize(lambda trial: sweep.objective(trial, options, None, SETTINGS), n_trials=7)
     assert states(study) == ["complete"] * 5 + ["pruned"] * 2
-    assert [epoch["epoch"] for epoch in study.trials[5].user_attrs["epochs"]] == [1, 2]
     assert study.trials[5].user_attrs["reason"] == "worse than others after epoch 2"
     curves = EventAccumulator(str(tmp_path / "trials" / "0005")).Reload()  # as TensorBoard shows them
     assert [event.value for event in curves.Scalars("loss")] == [1.0, 0.5]
     result = sweep.summary(study, SETTINGS)
     assert (result["counts"], result["best"]["value"]) == ({"complete": 5, "pruned": 2}, 0.8)
     assert [trial["value"] for trial in result["trials"][4:]] == [0.8, None, None]
-    assert result["settings"] == asdict(SETTINGS)
     with pytest.raises(ValueError, match="a defect"):
         study.optimize(lambda trial: sweep.objective(trial, options, None, SETTINGS), n_trials=5)
     assert states(study)[7:] == ["pruned", "fail"]
@@ -115,11 +108,10 @@ def test_a_trial_learns_on_its_part_alone_and_the_same_seed_gives_the_same_numbe
     rows = list(sweep.trained(options, data, settings, PARAMETERS))
     assert rows[-1]["loss"] < 0.9 * rows[0]["loss"]  # held-out images need more steps: batch norm's statistics lag
     assert rows[-1]["top5_accuracy"] == 1
-    assert next(sweep.trained(options, Subset(Coloured(), 2), settings, PARAMETERS)) == rows[0]
-    for name, other in (("label_smoothing", 0.0), ("weight_decay", 0.5)):
-        assert next(sweep.trained(options, Subset(Coloured(), 2), settings, {**PARAMETERS, name: other})) != rows[0]
+    for changed in ({}, {"label_smoothing": 0.0}, {"weight_decay": 0.5}):
+        row = next(sweep.trained(options, Subset(Coloured(), 2), settings, PARAMETERS | changed))
+        assert (row == rows[0]) == (not changed)
     read, held_out = data.data.read, set(data.held_out)
-    assert max(map(len, read)) <= 32  # and never all of them
     assert sum(len(which) for which in read if set(which) <= held_out) == 2 * 32
     assert all(set(which) <= held_out or not set(which) & held_out for which in read)
 
@@ -129,15 +121,14 @@ def test_the_sweep_goes_on_and_writes_its_file(tmp_path, drawn, monkeypatch, cap
     monkeypatch.setattr(sweep, "BATCH_SIZES", (16, 32))
     shutil.copytree(drawn, tmp_path / "data", ignore=shutil.ignore_patterns("*px*"))
 
-    def call(*words):
-        own = ["--data", tmp_path / "data", "--image-size", 16, "--classes", 3, "--device", "cpu", "--logdir", tmp_path]
-        sweep.main(list(map(str, [*own, *words])))
+    def call(trials):
+        words = ["--data", tmp_path / "data", "--image-size", 16, "--classes", 3, "--device", "cpu", "--epochs", 1]
+        sweep.main([str(word) for word in (*words, "--logdir", tmp_path, "--trials", trials)])
         return capsys.readouterr().out, json.loads((tmp_path / sweep.FILE).read_text())
 
-    told, result = call("--trials", 2, "--epochs", 1)
+    told, result = call(2)
     assert "57 images of 3 classes of drawn JPEGs, 15 held out" in told
-    assert [path.name for path in (tmp_path / "data").glob("*px*")] == ["cached-16px-3-classes"]
     assert result["settings"]["metric"] == "top1_accuracy"  # top-5 of so few classes says little
     assert result["best"]["epochs"][-1]["top1_accuracy"] == result["best"]["value"]
-    told, result = call("--trials", 1, "--epochs", 1)
+    told, result = call(1)
     assert "of which 2 are there" in told and len(result["trials"]) == 2

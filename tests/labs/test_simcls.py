@@ -6,6 +6,7 @@ import math
 import random
 import shutil
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,11 +18,9 @@ from support.docstrings import made_up
 from support.labs import assert_same_training, equal, killed_in_epoch, lab_options
 
 from common import program as programs
-from common.timing import Plan
-from labs.shared.text import word_vectors
 from labs.shared.training import BEST, Training, epochs_in
 from labs.simcls import documents, rank, study, train
-from labs.simcls.data import Candidates, Collate, token_count, tokens_for, training_set
+from labs.simcls.data import Candidates, Collate, token_count, tokens_for
 from labs.simcls.documents import CANDIDATES, FOLDS, Corpus, Document, best_first, corpus, kept_rouge, rouge, split
 from labs.simcls.model import SIZES, Encoder, ranking_loss, re_ranker
 from labs.simcls.study import difference, over_packages, over_seeds, percent
@@ -79,11 +78,9 @@ def test_candidates_differ_and_begin_with_the_first_sentence_or_run_of_sentences
     for document in texts.documents:
         assert len(set(document.candidates)) == len(document.candidates) == CANDIDATES
         assert document.text.startswith(document.candidates[0])
-        assert all(candidate in document.text for candidate in document.candidates)
     assert documents.candidates_of(["One two three.", "Four five six."]) is None  # too short for so many
     candidates = documents.candidates_of([" ".join([word] * 30) for word in "abcdefgh"], window=3)
     assert candidates[0].split() == ["a"] * 30 + ["b"] * 30 + ["c"] * 30
-    assert len(set(candidates)) == CANDIDATES
 
 
 def test_no_package_is_in_two_parts_and_each_is_tested_on_once_whatever_the_order(texts):
@@ -101,7 +98,6 @@ def test_no_package_is_in_two_parts_and_each_is_tested_on_once_whatever_the_orde
 def test_rouge_is_that_of_a_known_case_and_orders_candidates():
     one, two, longest = rouge("The cat sat on the mat", "the cats sat")  # stemmed: the cat sat
     assert (one, two, longest) == pytest.approx((2 * 1 * 0.5 / 1.5, 2 * 1 * (2 / 5) / (1 + 2 / 5), one))
-    assert rouge("same words here", "same words here") == (1, 1, 1)
     assert rouge("same words here", "nothing alike") == (0, 0, 0)
     whole, turned = "one two three .\nfour five six .", "four five six .\none two three ."
     assert rouge(whole, turned)[2] == 1  # ROUGE-L is over the sentences of a summary
@@ -111,13 +107,10 @@ def test_rouge_is_that_of_a_known_case_and_orders_candidates():
 
 
 def test_kept_rouge_is_what_is_computed_and_not_used_for_other_documents(texts, scores, tmp_path, capsys):
-    few = Corpus("docstrings", texts.documents[:3], 0)
-    for said in (True, False):
-        kept = kept_rouge(tmp_path, few)
-        assert bool(capsys.readouterr().out) == said
-        assert all((kept[text] == scores[text]).all() for text in few.documents)
-    kept_rouge(tmp_path, Corpus("docstrings", (*texts.documents[:2], texts.documents[5]), 0))
-    assert "once" in capsys.readouterr().out
+    for few, computed in ((texts.documents[:3], True), (texts.documents[:3], False), (texts.documents[2:5], True)):
+        kept = kept_rouge(tmp_path, Corpus("docstrings", few, 0))
+        assert bool(capsys.readouterr().out) == computed
+        assert all((kept[text] == scores[text]).all() for text in few)
 
 
 def test_an_item_has_its_candidates_in_the_order_of_rouge(texts, tokens, scores):
@@ -134,7 +127,6 @@ def test_a_candidate_begins_with_the_token_of_its_place_and_nothing_else_does(to
     one, two = "Reads an array of many tokens.", "Writes it to a file."
     document = Document("mine", f"{one} {two}", "Reads [PLACE1] [0]", (one, two, "Reads an array", "Writes it"))
     assert document.places == [0, 1, 0, 1]
-    assert [ids[0] for ids in tokens.candidates(document, range(4), 9)] == [tokens.places[n] for n in (0, 1, 0, 1)]
     assert tokens([one], 9)[0][0] not in tokens.places
     many = " ".join(f"{word} x." for word in "abcdefghijkl")
     last = Document("mine", many, "", tuple(f"{word} x." for word in "abcdefghijkl"))
@@ -149,31 +141,13 @@ def test_a_batch_is_as_long_as_its_longest_sequence_and_its_tokens_are_counted()
     assert token_count(0)((of_documents, references, candidates)).item() == 5 + 4 + 8
 
 
-def test_vectors_of_words_in_like_company_are_near_each_other():
-    draw = random.Random(0)
-    company = {3: range(10, 15), 4: range(10, 15), 5: range(20, 25)}  # 3 and 4 never stand together
-    texts = [[word, *draw.sample(company[word], 2)] for word in (3, 4, 5) for _ in range(100)] + [[7], []]
-    vectors, again = (word_vectors(texts, vocabulary=30, width=4) for _ in range(2))
-    assert vectors.shape == (30, 4) and vectors.isfinite().all() and torch.equal(vectors[3:6], again[3:6])
-    assert vectors[3].norm() == pytest.approx(2)
-    near = torch.nn.functional.cosine_similarity(vectors[3:4], vectors[4:6])
-    assert near[0] > 0.9 and near[1] < 0.5
-    assert vectors[7].norm() > 0  # a random one: it has no neighbours
-
-
 # The model
-
-
-def batch_of(texts, tokens, count=4):
-    size = SIZES["small"]
-    items = Candidates(texts.documents, tokens, size.lengths, ordered=False)
-    return Collate(tokens.pad_id)([items[number] for number in range(count)])
 
 
 def test_scores_are_cosines_and_do_not_hang_on_how_far_a_batch_is_filled_up(texts, tokens):
     torch.manual_seed(0)
     model = re_ranker("small", tokens.vocabulary, tokens.pad_id).eval()
-    batch = batch_of(texts, tokens)
+    batch = Collate(tokens.pad_id)(list(Candidates(texts.documents[:4], tokens, SIZES["small"].lengths, ordered=False)))
     scores, references = model(*batch)
     assert scores.shape == (4, CANDIDATES) and references.shape == (4,) and scores.abs().max() <= 1 + 1e-6
     longer = [batch[0], *(torch.nn.functional.pad(part, (0, 3), value=tokens.pad_id) for part in batch[1:])]
@@ -193,24 +167,22 @@ def test_base_has_the_shape_of_roberta_base():
 
 # JSON lines: CNN/DailyMail as the hub has it, and candidates of a generator
 
-ARTICLE = (  # with the marks of the real data: a dateline, quotes, an abbreviation, numbers
+ARTICLE = (  # with the marks of the real data: a dateline, quotes, numbers
     "LONDON, England (Reuters) -- Reader number {0} gains access to a reported £20 million ($41.1 million) fortune. "
-    "He insists the money won't cast a spell on him. \"I don't plan to be one of those people,\" he told someone "
-    "earlier this month. At 18, reader {0} will be able to gamble in a casino. Details of how he'll mark his landmark "
-    "birthday are under wraps. His agent and publicist had no comment on his plans."
+    "He insists the money won't cast a spell on him. \"I don't plan to be one of those people,\" he told someone. "
+    "At 18, reader {0} will be able to gamble. Details are under wraps. His agent had no comment on his plans."
 )
 HIGHLIGHTS = "Reader {0} gets £20M fortune as he turns 18 Monday .\nHe says he has no plans to fritter his cash away ."
 
 
-def lines_file(path, count, **more):
-    """A file of JSON lines as `datasets` writes CNN/DailyMail, with more fields: {name: function of the number}."""
-    rows = [
-        {"article": ARTICLE.format(number), "highlights": HIGHLIGHTS.format(number), "id": f"{number:040x}"}
-        | {name: value(number) for name, value in more.items()}
-        for number in range(count)
-    ]
+def lines_file(path, count, candidates=None):
+    """A file of JSON lines as `datasets` writes CNN/DailyMail. candidates: a function of the number."""
+    rows = []
+    for number in range(count):
+        row = {"article": ARTICLE.format(number), "highlights": HIGHLIGHTS.format(number), "id": f"{number:040x}"}
+        rows.append(json.dumps(row | ({"candidates": candidates(number)} if candidates else {})) + "\n")
     path.parent.mkdir(exist_ok=True)
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    path.write_text("".join(rows))
     return path
 
 
@@ -225,36 +197,18 @@ def test_cnn_dailymail_keeps_its_splits_and_its_sentences_are_lines(tmp_path):
     for name, count in (("train", 6), ("validation", 2), ("test", 3)):
         lines_file(tmp_path / "cnn_dailymail" / f"{name}.jsonl", count)
     texts = corpus(tmp_path)
-    assert (texts.source, texts.dropped, texts.is_split) == ("cnn_dailymail", 0, True)
+    assert (texts.source, texts.is_split) == ("cnn_dailymail", True)
     assert all([*map(len, split(texts.documents, fold).values())] == [6, 2, 3] for fold in range(FOLDS))
     one = texts.documents[0]
     assert one.reference.splitlines() == HIGHLIGHTS.format(0).splitlines()
     assert one.text.splitlines()[2].startswith("\"I don't plan") and len(one.text.splitlines()) == 6
     assert one.candidates[0].splitlines() == one.text.splitlines()[:3]
-    assert len(corpus(tmp_path / "cnn_dailymail", most=2).documents) == 6
 
 
-def test_candidates_of_a_generator_are_those_that_are_ranked(tmp_path):
-    own = lines_file(tmp_path / "bart.jsonl", 10, candidates=generated)
-    texts = corpus(own)
-    assert (texts.source, texts.is_split, len(texts.documents)) == ("bart", False, 10)
-    assert texts.documents[1].candidates[1].splitlines()[0] == "Reader 1 gets a fortune as he turns 18."
-    assert {len(part) for part in split(texts.documents, 3).values()} == {2, 6}
-
-
-@pytest.mark.parametrize(
-    ("line", "words"),
-    [
-        ("{", "cannot be read as JSON lines"),
-        ('{"article": "a b", "highlights": null}', 'line 2: "highlights" is no text'),
-        ('{"article": "a b", "highlights": "x", "candidates": ["a", "b"]}', "line 2: 2 candidates, not 4"),
-        ('{"article": "a b", "highlights": "x", "candidates": ["a", "b", "c", "d"], "split": "train"}', '"split" has'),
-    ],
-)
-def test_a_bad_line_is_named(tmp_path, line, words):
+def test_a_bad_line_is_named(tmp_path):
     path = lines_file(tmp_path / "own.jsonl", 1, candidates=generated)
-    path.write_text(path.read_text() + line + "\n")
-    with pytest.raises(InputError, match=words):
+    path.write_text(path.read_text() + '{"article": "a b", "highlights": "x", "candidates": ["a", "b"]}\n')
+    with pytest.raises(InputError, match="line 2: 2 candidates, not 4"):
         corpus(path)
 
 
@@ -279,10 +233,9 @@ def scored(model, some, tokens, batch_size=64):
     return scores_of(model, unordered, CPU, torch.float32, batch_size)
 
 
-def test_scores_look_at_neither_rouge_nor_reference_nor_order(texts, tokens, monkeypatch):
+def test_scores_look_at_neither_reference_nor_order(texts, tokens):
     torch.manual_seed(0)
     model = re_ranker("small", tokens.vocabulary, tokens.pad_id)
-    monkeypatch.setattr(documents, "rouge", None)
     some = texts.documents[:5]
     expected = scored(model, some, tokens)
     with_other = [Document(text.group, text.text, "other words", text.candidates) for text in some]
@@ -301,23 +254,16 @@ def settings(**more):
     return Settings(**(values | more))
 
 
-def test_training_lowers_the_loss_and_chooses_by_validation(texts, scores, tmp_path):
-    of = train.train(texts, scores, settings(epochs=4), CPU, keep=tmp_path)
-    rows = epochs_in(tmp_path)
-    assert rows[-1]["loss"] < 0.8 * rows[0]["loss"]
-    assert rows[of.chosen - 1] == max(rows, key=lambda row: row["validation_rouge"])
-    assert sum(of.counts.values()) == of.documents["test"]
-    for sums in of.test.values():
-        low, high = np.mean(sums["worst"]), np.mean(sums["oracle"])
-        assert low - 1e-9 <= np.mean(sums["re-ranked"]) <= high + 1e-9
-
-
 def test_a_training_that_was_killed_ends_as_an_uninterrupted_one(texts, scores, tmp_path):
-    workers = 1  # that stay from epoch to epoch
-    whole = train.train(texts, scores, settings(accumulate=2), CPU, workers, tmp_path / "whole")
+    start = partial(train.train, texts, scores, settings(accumulate=2), CPU, 1)  # a worker, from epoch to epoch
+    whole = start(tmp_path / "whole")
     with killed_in_epoch(2), pytest.raises(KeyboardInterrupt):
-        train.train(texts, scores, settings(accumulate=2), CPU, workers, tmp_path / "cut")
-    assert train.train(texts, scores, settings(accumulate=2), CPU, workers, tmp_path / "cut") == whole
+        start(tmp_path / "cut")
+    assert start(tmp_path / "cut") == whole
+    rows = epochs_in(tmp_path / "whole")
+    assert rows[1]["loss"] < rows[0]["loss"]
+    assert rows[whole.chosen - 1] == max(rows, key=lambda row: row["validation_rouge"])
+    assert sum(whole.counts.values()) == whole.documents["test"]
     assert_same_training(tmp_path / "whole", tmp_path / "cut")
 
 
@@ -338,12 +284,9 @@ def test_own_candidates_are_trained_on_and_ranked_by_two_commands(tmp_path, run_
     own = lines_file(tmp_path / "bart.jsonl", 40, candidates=generated)
     words = ("--device", "cpu", "--workers", "0", "--epochs", "1", "--batch-size", "4", "--accumulate", "2")
     kept = tmp_path / "kept"
-    trained = run_here(LAB / "train.py", "--candidates", own, "--logdir", kept, *words)
-    assert trained.returncode == 0, trained.stderr
+    run_here(LAB / "train.py", "--candidates", own, "--logdir", kept, *words)
     tested = json.loads((kept / train.TEST).read_text())
-    assert set(tested["rouge"]) == set(METHODS) and tested["settings"]["epochs"] == 1
     assert tested["rouge"]["worst"] <= tested["rouge"]["re-ranked"] <= tested["rouge"]["oracle"]
-
     mine = lines_file(tmp_path / "mine.jsonl", 3, candidates=lambda number: generated(number)[: 4 - number])
     ranked = run_here(LAB / "rank.py", kept, mine, "--device", "cpu")
     rows = [json.loads(line) for line in ranked.stdout.splitlines()]
@@ -352,7 +295,6 @@ def test_own_candidates_are_trained_on_and_ranked_by_two_commands(tmp_path, run_
         expected = scored(model, [document], tokens)[0]
         assert row["scores"] == pytest.approx(expected, abs=1e-5) and len(expected) == 4 - at
         assert row["best"] == expected.index(max(expected)) and row["id"] == name == f"{at:040x}"
-        assert row["summary"] == document.candidates[row["best"]]
     assert_refused(run_here(LAB / "rank.py", tmp_path, mine, "--device", "cpu"), "cannot read", "ranker.json")
 
 
@@ -369,8 +311,7 @@ def test_an_encoder_of_a_local_folder_is_trained_and_kept_with_its_configuration
     shutil.rmtree(tiny)
     model, own, lengths = rank.loaded(kept, CPU)
     assert lengths == SIZES["base"].lengths and own(["reads an array"], 9) == tokens(["reads an array"], 9)
-    best = torch.load(kept / BEST)["model"]
-    assert equal(model.state_dict(), best)
+    assert equal(model.state_dict(), torch.load(kept / BEST)["model"])
 
 
 # The study's tables
@@ -389,14 +330,13 @@ def fold(number, re_ranked, first=0.2, seed=0):
 
 def test_a_mean_over_packages_is_that_of_the_documents():
     runs = [fold(0, 0.3), fold(1, 0.5)]
-    runs[0]["test"]["large0"]["re-ranked"] = (1.2, 1.2, 1.2)  # 3 documents of 0.4
+    runs[0]["test"]["large0"]["re-ranked"] = (1.2,) * 3  # 3 documents of 0.4
     assert over_packages(runs, percent("re-ranked")).mean == pytest.approx(100 * (1.2 + 0.3 + 1.5 + 0.5) / 8)
     assert over_packages(runs, difference("re-ranked", "first")).mean == pytest.approx(100 * (3.5 / 8 - 0.2))
     share = over_packages(runs, difference("re-ranked", "random"), difference("oracle", "random"))
     assert share.mean == pytest.approx((3.5 / 8 - 0.1) / 0.4)
     row = next(row for row in study.ranking_rows(runs) if row["candidate chosen"] == "re-ranked")
-    assert row["ROUGE-1"].mean == pytest.approx(100 * 3.5 / 8)
-    assert row["of the way from random to oracle"].mean == share.mean
+    assert (row["ROUGE-1"].mean, row["of the way from random to oracle"].mean) == pytest.approx((43.75, share.mean))
 
 
 def test_its_interval_is_over_packages_not_documents_and_not_seeds_or_over_seeds_alone():
@@ -408,7 +348,7 @@ def test_its_interval_is_over_packages_not_documents_and_not_seeds_or_over_seeds
     error = math.sqrt(sum(one**2 for one in residuals) / 5 / 6)
     assert once.high - once.mean == pytest.approx(2.5706 * error, rel=1e-4)
     again = over_packages([*runs, *(run | {"seed": 1} for run in runs)], percent("re-ranked"))
-    assert (again.mean, again.low, again.high) == pytest.approx((once.mean, once.low, once.high))
+    assert (again.mean, again.high) == pytest.approx((once.mean, once.high))
     runs = [fold(number, 0.3 + seed / 100, seed=seed) for seed in range(3) for number in range(2)]
     over = over_seeds(runs, difference("re-ranked", "first"))
     assert (over.mean, over.count) == (pytest.approx(11), 3)
@@ -426,8 +366,7 @@ def kept_texts(tmp_path_factory):
     return data
 
 
-def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "QUICK", Plan(0, 0.0, 2, 1, 0.0))
+def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp_path):
     options = lab_options(tmp_path, data=kept_texts, model="medium", image_size=0, batch_size=2)
     few, many = (study.memory(options, candidates) for candidates in (2, 8))
     assert few["tokens per step"] == 2 * (64 + 3 * 24) and few["sequences per step"] == 8
@@ -435,7 +374,7 @@ def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp
 
 
 def test_every_program_trains_as_the_first_and_counts_its_tokens(kept_texts, tmp_path):
-    words = ["--device", "cpu", "--quick", "--model", "medium", "--precision", "fp32", "--workers", "0"]
+    words = ["--device", "cpu", "--quick", "--model", "small", "--precision", "fp32", "--workers", "0"]
     losses = []
     for file in PROGRAMS:
         one = programs.captured(file, [*words, "--data", str(kept_texts), "--logdir", str(tmp_path)])
@@ -446,14 +385,9 @@ def test_every_program_trains_as_the_first_and_counts_its_tokens(kept_texts, tmp
     assert all(of == pytest.approx(losses[0], rel=1e-4) for of in losses)
 
 
-def test_bad_input_is_one_line_and_packages_are_missed_before_texts_are_collected(
-    kept_texts, tmp_path, run_here, monkeypatch
-):
+def test_bad_input_is_one_line(kept_texts, tmp_path, run_here, monkeypatch):
     words = ("--device", "cpu", "--quick", "--logdir", tmp_path)
     assert_refused(run_here(PROGRAMS[0], *words, "--data", tmp_path / "nothing"), "--data", "no such file or folder")
     monkeypatch.setitem(sys.modules, "rouge_score", None)
     refused = run_here(LAB / "study.py", *words, "--data", kept_texts)
     assert_refused(refused, "rouge-score", "pip install -r labs/simcls/requirements.txt")
-    with pytest.raises(InputError, match="needs rouge-score, which is not installed"):
-        training_set(tmp_path / "data", "small", 0)
-    assert not (tmp_path / "data").exists()

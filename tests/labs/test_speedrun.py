@@ -1,7 +1,6 @@
 """labs/speedrun: augmentations, networks and the clock by known answers, its programs, and its study."""
 
 import json
-import sys
 from dataclasses import asdict
 
 import pytest
@@ -89,8 +88,6 @@ def test_whitened_patches_are_uncorrelated_and_vary_alike_and_stay_frozen():
     torch.testing.assert_close(torch.cov(outputs, correction=0), torch.eye(9), rtol=0, atol=0.02)
     assert torch.equal(inside[:, :9], -inside[:, 9:])
     assert not stem.weight.requires_grad
-    whiten(stem, torch.randn(50, 1, 1, 1).expand(50, 1, 8, 8))  # of one grey each: eight of nine patterns never occur
-    assert stem.weight.isfinite().all()  # what does not vary is not blown up
 
 
 def test_lookahead_averages_and_gives_its_average_back():
@@ -102,9 +99,6 @@ def test_lookahead_averages_and_gives_its_average_back():
         lookahead.step()
     # after the last step of both, the memory is 0.5 ** 2: 0.25 of the slow 0 and 0.75 of the fast 3
     assert model.weight.item() == pytest.approx(2.25)
-    nn.init.constant_(model.weight, 7.0)
-    lookahead.step()  # beyond the race
-    assert model.weight.item() == 7.0
     norm = nn.BatchNorm1d(2)  # its statistics are averaged too
     lookahead = Lookahead(norm, steps=2, every=1)
     norm.running_mean.fill_(5)
@@ -124,43 +118,40 @@ def test_the_clock_stops_at_the_first_test_that_reaches_the_target_and_a_failure
 
 def test_the_clock_runs_in_training_alone_and_not_for_what_a_process_pays_once(tmp_path, monkeypatch):
     """Moving the data takes 10 s every time, whitening 20, a step 1, a test 100; what is loaded once costs more."""
-    whole, once, whitened = small_data(), {"moving": 1000.0, "whitening": 2000.0, "stepping": 4000.0}, []
-    loader = DeviceBatches(whole, 4, torch.device("cpu"))
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    prepared, now = DataSet.prepared, [0.0]
+    once, now, weights = {10.0: 1000.0, 20.0: 2000.0, 1.0: 4000.0}, [0.0], []
     monkeypatch.setattr(race.time, "perf_counter", lambda: sum(now))  # stands still, but for what follows
 
-    def moved(self, part, device):
-        now.append(10.0 + once.pop("moving", 0.0))
-        return prepared(self, part, device)
+    def taking(seconds, function):
+        def timed(*args):
+            now.append(seconds + once.pop(seconds, 0.0))
+            return function(*args)
 
-    def predict(images):
-        now.append(100.0)
-        return model(images)
+        return timed
+
+    monkeypatch.setattr(DataSet, "prepared", taking(10.0, DataSet.prepared))
+    whole = small_data()
+    loader = DeviceBatches(whole, 4, torch.device("cpu"))
+    model = nn.Linear(64, 10)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
     def prepare():
         loader.prepared()
-        whitened.append(model[1].weight.detach().clone())
-        nn.init.ones_(model[1].weight)
-        now.append(20.0 + once.pop("whitening", 0.0))
+        weights.append(model.weight.detach().clone())
+        nn.init.ones_(model.weight)
 
     def train_step(images, labels):
-        now.append(1.0 + once.pop("stepping", 0.0))
-        optimizer.zero_grad()
-        loss = nn.functional.cross_entropy(model(images), labels)
+        loss = nn.functional.cross_entropy(model(images.flatten(1)), labels)
         loss.backward()
         optimizer.step()
         return loss
 
-    monkeypatch.setattr(DataSet, "prepared", moved)
-    args = args_of(tmp_path)
-    torch.manual_seed(0)
-    done = run_race("p.py", args, whole, loader, train_step, [model, optimizer], predict, prepare)
+    predict = taking(100.0, lambda images: model(images.flatten(1)))
+    work = taking(1.0, train_step), [model, optimizer], predict, taking(20.0, prepare)
+    done = run_race("p.py", args_of(tmp_path), whole, loader, *work)
     assert done.start_up_seconds == 7000.0
     assert done.seconds == [10 + 20 + 3, 10 + 20 + 3 + 3]  # the data's move and the preparation are in the first epoch
-    assert len(whitened) == 3
-    assert all(torch.equal(weight, whitened[0]) for weight in whitened)  # what the start-up prepared is gone
+    assert len(weights) == 3
+    assert all(torch.equal(weight, weights[0]) for weight in weights)  # what the start-up prepared is gone
 
 
 FILES = sorted((ROOT / "labs" / "speedrun").glob("[0-9][0-9]_*.py"))
@@ -183,22 +174,9 @@ def raced(few_digits, run_here, tmp_path, monkeypatch):
     return run
 
 
-def test_every_program_learns_and_no_step_waits_to_read_a_loss(raced, monkeypatch):
-    """Those that claim to train the same do, and each idea changes that.
-
-    TF32 is off by names that can be read afterwards: Inductor's max-autotune reads them.
-    """
+def test_every_program_learns_and_those_that_claim_to_train_the_same_do(raced, monkeypatch):
+    """And each idea changes what is learned. TF32 is off by names that can be read: Inductor's max-autotune does."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
-    run_race = race.run_race
-
-    def watched(file, args, data, loader, train_step, *more, **settings):
-        def step(*batch):
-            with monkeypatch.context() as patched:
-                for reads in ("item", "tolist", "cpu", "numpy", "__float__", "__int__", "__bool__"):
-                    patched.setattr(torch.Tensor, reads, lambda *_: pytest.fail(f"{file} reads a value in its step"))
-                return train_step(*batch)
-
-        return run_race(file, args, data, loader, step, *more, **settings)
 
     def losses(name, *words):
         done, made = raced(name, "--target", "0.05", "--seed", "3", "--lr", "0.1", "--epochs", "3", *words)
@@ -206,7 +184,6 @@ def test_every_program_learns_and_no_step_waits_to_read_a_loss(raced, monkeypatc
         assert made["losses"][-1] < made["losses"][0], name
         return made["losses"]
 
-    monkeypatch.setattr(race, "run_race", watched)
     of = {name: losses(name) for name in NAMES} | {idea: losses("ablations", "--add", idea) for idea in IDEAS}
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == (False, False)
     assert losses("05", "--momentum", "0") == of["04_one_cycle"] != of["05_momentum"]
@@ -219,8 +196,7 @@ def test_every_program_learns_and_no_step_waits_to_read_a_loss(raced, monkeypatc
 
 def test_a_race_is_followed_by_windows_and_a_trace(raced, tmp_path, monkeypatch):
     monkeypatch.setattr(f"{__name__}.SMALL", SMALL[:-1])
-    done, _ = raced("02", "--target", "0.01", "--quick")
-    assert done.returncode == 0, done.stderr
+    raced("02", "--target", "0.01", "--quick")
     folder = tmp_path / "logs" / "02_on_device"
     result = json.loads((folder / "result.json").read_text())
     assert (result["data"], result["image_size"]) == ("digits", 16)
@@ -232,22 +208,15 @@ def test_a_race_stops_at_its_target_and_one_that_fails_is_one_line(raced):
     done, made = raced("02", "--target", "1", "--lr", "0.0001")
     assert_refused(done, "100.00% was not reached: at most", "try more --epochs")
     assert made["failure"] == "not reached"
-    done, made = raced("03", "--lr", "1000", "--epochs", "5")
-    assert_refused(done, "diverged in epoch", "try a smaller --lr")
-    assert made["failure"] == "diverged"
-
-
-def test_input_that_cannot_be_used_is_one_line(raced):
+    assert_refused(raced("03", "--lr", "1000", "--epochs", "5")[0], "diverged in epoch", "try a smaller --lr")
     assert_refused(raced("02", "--dataset", "cifar10")[0], "--download")
     assert_refused(raced("02", "--batch-size", "64")[0], "--batch-size 64 is larger than the data (40 images)")
-    assert_refused(raced("02", "--target", "94")[0], "'94' is not a number above 0, at most 1")
 
 
 # The study
 
 
 LAST, NAIVE, FASTER = study.LAST, study.NAIVE, study.FASTER_RATE
-TABLES = ["setting", "ladder", "ablations", "published", "heat_map", "curves", "momentum", "differences", "calls"]
 
 
 def a_race(accuracies=(0.5, 0.99), failure=None, seconds=1.0):
@@ -256,24 +225,9 @@ def a_race(accuracies=(0.5, 0.99), failure=None, seconds=1.0):
     return {"accuracies": accuracies, "losses": (1.0,) * len(accuracies), "failure": failure, **reached}
 
 
-def rows_of(**programs):
-    """The races {program: their seconds, None for one that failed}, seed after seed; "s" before a program's number."""
-    rows = []
-    for name, seconds in programs.items():
-        program = next(known for known in study.PROGRAMS if known.startswith(name.removeprefix("s")))
-        for seed, value in enumerate(seconds):
-            done = a_race((0.5, 0.99), None, value) if value else a_race((0.5, 0.9), "not reached")
-            rows.append(study.race_row(program, seed, done))
-    return rows
-
-
-@pytest.fixture
-def small(few_digits, tmp_path, monkeypatch, measure_here):
-    """The study's program with little to do, its measurements in this process."""
-
+def test_a_small_study_fills_every_table(few_digits, tmp_path, monkeypatch, measure_here, run_main):
     measure_here(study)
     monkeypatch.setattr(torch, "compile", lambda function: function)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
     short = data.Setting(0.05, 16, "w4", 8, {NAIVE: data.Plan(2, 0.1)})
     monkeypatch.setitem(data.SETTINGS, "digits", short)
     for name, value in (("ROUNDS", {"cpu": 1}), ("LAST_RACES", 2), ("HEAT_RATES", (1, 4)), ("SEEDS", 1)):
@@ -283,41 +237,22 @@ def small(few_digits, tmp_path, monkeypatch, measure_here):
     monkeypatch.setattr(study, "PROGRAMS", (NAIVE, "04_one_cycle", "05_momentum", LAST))
     monkeypatch.setattr(study, "CONSTANT", (NAIVE,))
     monkeypatch.setattr(study, "IDEAS", ("half_precision", "celu"))
-    words = ["--quick", "--device", "cpu", "--precision", "fp32", "--logdir", str(tmp_path), "--data", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["study.py", *words])
-    return study.lab_options("", "speedrun", study.DEFAULTS, words)[0]
-
-
-def test_a_small_study_fills_every_table(small, tmp_path):
-    study.main()
+    words = ["--quick", "--device", "cpu", "--precision", "fp32", "--logdir", tmp_path, "--data", tmp_path]
+    assert run_main(study, *words).returncode == 0
     result = read(tmp_path / "labs" / "speedrun" / "study.json")
-    assert [name for name in (*TABLES, "races") if not result.tables[name]] == []
-    programs = [row["program"] for row in result.tables["ladder"]]
-    assert programs == [NAIVE, FASTER, *study.PROGRAMS[1:]]
-    assert result.tables["ladder"][-1]["races"] == study.LAST_RACES[True]
+    assert [name for name, rows in result.tables.items() if not rows] == []
+    assert [row["program"] for row in result.tables["ladder"]] == [NAIVE, FASTER, *study.PROGRAMS[1:]]
     assert [row["program"] for row in result.tables["ablations"]] == ["celu"]  # half precision would be the same
-    assert {row["batch size"] for row in result.tables["heat_map"]} == {8, 32}
-    assert {row["variant"] for row in result.tables["momentum"]} == {"momentum 0", "momentum 0.9"}
     assert str(ROOT) not in json.dumps(asdict(result))  # no folder of this machine
-    assert any("digits are not mirrored" in note for note in result.notes)
-
-
-def test_a_program_that_fails_has_its_reason_and_the_others_race(small, monkeypatch):
-    def broken(function):
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr(torch, "compile", broken)
-    runs = [["ablations", "--add", "compile"], [study.PLAIN, "--lr", "1000", "--epochs", "4"]]
-    runs += [["03_resnet9", "--dataset", "cifar10"], [study.PLAIN, "--target", "1", "--lr", "1e-9"]]
-    broken, diverged, no_data, not_reached = study.races(small, runs)
-    assert broken == {"error": "RuntimeError: no compiler"}
-    assert (diverged["error"], diverged["failure"], diverged["seconds_to_target"]) == (None, "diverged", None)
-    assert "no CIFAR-10" in no_data["error"]
-    assert not_reached["failure"] == "not reached"
 
 
 def test_the_ladder_counts_failures_and_compares_pairs_that_both_reached():
-    rows = rows_of(s00=[30, 40, None], s04=[3, 2, 1], s05=[1.5, None, None])
+    raced = {NAIVE: [30, 40, None], "04_one_cycle": [3, 2, 1], "05_momentum": [1.5, None, None]}  # s, seed after seed
+    rows = [
+        study.race_row(name, seed, a_race(seconds=of) if of else a_race((0.5, 0.9), "not reached"))
+        for name, seconds in raced.items()
+        for seed, of in enumerate(seconds)
+    ]
     naive, cycle, momentum = (study.outcome(rows, name) for name in (NAIVE, "04_one_cycle", "05_momentum"))
     assert (naive["races"], naive["reached it"], naive["s to target"]) == (3, 2, 40)  # a failure is the slowest
     assert (naive["speed-up over 00_naive"], naive["speed-up"]) == (None, None)

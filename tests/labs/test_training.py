@@ -53,9 +53,8 @@ def test_a_smoke_run_has_a_folder_of_its_own_and_the_commands_of_the_page_are_un
     lab, program, function = name.split(".")
     trainer = import_module(f"labs.{lab}.{program}")
     parsed = getattr(trainer, function)
-    real, smoke = (parsed(["--device", "cpu", *words])[0].logdir for words in ((), ("--quick",)))
-    assert (real, smoke) == (trainer.FOLDER, trainer.FOLDER.with_name(f"{trainer.FOLDER.name}-quick"))
-    assert parsed(["--device", "cpu", "--quick", "--logdir", str(tmp_path)])[0].logdir == tmp_path
+    smoke = parsed(["--device", "cpu", "--quick"])[0].logdir
+    assert smoke == trainer.FOLDER.with_name(f"{trainer.FOLDER.name}-quick")  # a whole training's stays
     monkeypatch.chdir(tmp_path)
     for path in (tmp_path / "DIR", tmp_path / "logs" / "labs" / "scale" / "train"):
         path.mkdir(parents=True, exist_ok=True)
@@ -101,24 +100,20 @@ def test_a_kill_between_the_two_files_leaves_the_weights_of_the_row_that_is_the_
         train(tmp_path, 4, accuracies=(0.5, 0.6, 0.9, 0.1))
     # On another machine numbers may differ in their last digits: the epoch, trained again, would not be the best.
     run, model = train(tmp_path, 4, accuracies=(0.5, 0.6, 0.55, 0.1))
-    best = run.load_best()
-    _, expected = train(tmp_path / "whole", int(best["epoch"]), accuracies=(0.5, 0.6, 0.9, 0.1))
+    best = int(run.load_best()["epoch"])
+    _, expected = train(tmp_path / "whole", best, accuracies=(0.5, 0.6, 0.9, 0.1))
     assert equal(model.state_dict(), expected.state_dict())
-    kept = unpacked((tmp_path / BEST).read_bytes())
-    assert kept["epoch"] == best["epoch"]
-    assert equal(model.state_dict(), kept["model"])
+    assert unpacked((tmp_path / BEST).read_bytes())["epoch"] == best
 
 
 def test_files_that_cannot_be_used_are_refused_by_their_own_name_and_left(tmp_path):
     train(tmp_path, 3)
-    checkpoint, best = (tmp_path / CHECKPOINT).read_bytes(), (tmp_path / BEST).read_bytes()
+    half = (tmp_path / CHECKPOINT).read_bytes()[:999]
     with pytest.raises(InputError, match=r"of a training with lr 0\.1, not 0\.2"):
         train(tmp_path, 4, settings=Settings(lr=0.2))
-    damaged = r"best\.pt does not hold the weights of epoch 2 "
     for name, content, words in (
-        (BEST, best[:99], damaged),
-        (BEST, packed({"epoch": 1, "model": {}}), damaged + r"\(.*they are of epoch 1"),
-        (CHECKPOINT, checkpoint[: len(checkpoint) // 2], r"checkpoint\.pt is damaged or no checkpoint"),
+        (BEST, packed({"epoch": 1, "model": {}}), r"best\.pt does not hold the weights of epoch 2 "),
+        (CHECKPOINT, half, r"checkpoint\.pt is damaged or no checkpoint"),
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError, match=words):

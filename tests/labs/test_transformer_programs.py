@@ -2,8 +2,6 @@
 
 import json
 import random
-import shutil
-import sys
 from functools import partial
 
 import pytest
@@ -89,7 +87,6 @@ def loss_and_gradients(of):
 
 @pytest.mark.parametrize("name", NAMES[1:-1])
 def test_no_program_changes_the_loss_or_the_gradients_of_a_batch(name, program, baseline):
-    """Whole batches, fixed padding and eager attention, and parts, SDPA, other padding, packing."""
     assert_learns_as(baseline, program(name))
 
 
@@ -154,48 +151,33 @@ def test_base_has_the_parameters_of_distilbert_base_uncased_and_the_default_batc
     assert 0.3 * GPUS["T4"] < needed < GPUS["T4"]
 
 
-@pytest.fixture
-def bert(tmp_path):
-    """A folder with a small BERT of two classes and its tokenizer, as save_pretrained writes it."""
-    folder = tmp_path / "bert"
+def test_another_architecture_is_loaded_with_all_its_weights_and_is_not_packed(tmp_path, program):
+    bert = str(tmp_path)
     config = transformers.BertConfig(
         vocab_size=60, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
         max_position_embeddings=40,
     )  # fmt: skip
-    transformers.BertForSequenceClassification(config).save_pretrained(folder)
-    tokenizer_of().save_pretrained(folder)
-    return str(folder)
-
-
-def test_another_architecture_is_loaded_as_what_it_is_with_all_its_weights(bert, program):
+    saved = transformers.BertForSequenceClassification(config)
+    saved.save_pretrained(bert)
+    tokenizer_of().save_pretrained(bert)
     tokenizer = tokenizer_for(bert, ())
     assert tokenizer.model_max_length == 40
     of = classifier(bert, tokenizer, CLASSES, "sdpa")
-    saved = transformers.AutoModel.from_pretrained(bert)
-    assert torch.equal(of.base_model.embeddings.word_embeddings.weight, saved.embeddings.word_embeddings.weight)
+    assert torch.equal(of.base_model.embeddings.word_embeddings.weight, saved.bert.embeddings.word_embeddings.weight)
     assert of.config.id2label == dict(enumerate(CLASSES)) and of.classifier.out_features == 3 and of.training
     assert program_for(bert) == "08_uniform_length" and program_for("tiny") == "09_packing"
     of = program("09_packing", "--model", bert)
     with pytest.raises(InputError, match="packing is for DistilBERT alone; for a bert sort texts by length"):
         of.train_step(*next(iter(of.loader)))
-
-
-def test_a_model_that_cannot_be_loaded_is_refused_in_one_line(bert, monkeypatch, tmp_path):
-    mixed = tmp_path / "mixed"  # weights of another architecture, instead of random ones
-    shutil.copytree(bert, mixed)
-    transformers.DistilBertConfig(vocab_size=60, dim=16, n_layers=1, n_heads=2, hidden_dim=32).save_pretrained(mixed)
+    transformers.DistilBertConfig(vocab_size=60, dim=16, n_layers=1, n_heads=2, hidden_dim=32).save_pretrained(bert)
     with pytest.raises(InputError, match=r"\d+ weights of a distilbert are missing, such as distilbert\."):
-        classifier(str(mixed), tokenizer_for(bert, ()), CLASSES)
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(InputError, match=r"pip install -r labs/transformer/requirements\.txt"):
-        classifier("tiny", None, ("a", "b"))
+        classifier(bert, tokenizer, CLASSES)  # instead of random ones
 
 
 def test_a_program_runs_and_leaves_its_result(run_here, program, tmp_path, monkeypatch):
     path = PROGRAMS["09_packing"]
     words = ("--quick", "--device", "cpu", "--logdir", tmp_path, "--workers", 0, "--batch-size")
-    done = run_here(path, *words, 8)
-    assert done.returncode == 0
+    run_here(path, *words, 8)
     result = json.loads((tmp_path / "09_packing" / "result.json").read_text())
     assert (result["data"], result["image_size"]) == ("made up", 0) and result["tokens_per_second"]["median"] > 0
     assert_refused(run_here(path, *words, 4096), "--batch-size 4096 is larger than the data (84 texts)")

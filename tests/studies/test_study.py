@@ -2,14 +2,18 @@
 
 import io
 import json
+import re
 from dataclasses import replace
+from importlib import import_module
 from xml.etree import ElementTree
 
 import pytest
 import torch
 from rich.console import Console
 from support import ROOT, assert_refused, exit_code_of
+from torch import nn
 
+from common.options import options_from
 from studies import ablation, overhead, study
 from walkthrough.cli import main
 from walkthrough.compare import study as results
@@ -85,13 +89,35 @@ SMALL = {  # words of a call that takes seconds
 }
 
 
-@of_each
-def test_a_real_quick_call(name, tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def answer(command, request, limit_seconds, on_line=None):
+    """`isolated.answer`, but measured in this process."""
+    module = import_module(re.search(r"studies\.\w+", command[-1])[0])
+    own = json.loads(json.dumps(request, default=str))
+    return {"value": getattr(module, own["what"])(options_from(own["options"]), **own["settings"])}
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """Studies that measure little, in this process; what is compiled, for real, is a model of few kernels."""
     few = [one for one in overhead.tracings(torch.device("cpu")) if one.name in (overhead.OFF_AGAIN, "operators")]
-    monkeypatch.setattr(overhead, "tracings", lambda device: few)
     variants = [ablation.Variant("baseline", ()), ablation.Variant("baseline + on_device_data", ("on_device_data",))]
-    monkeypatch.setattr(ablation, "variants", lambda *_: variants)
+    for name, value in {
+        "walkthrough.compare.isolated.answer": answer,
+        "studies.ablation.variants": lambda *_: variants,
+        "studies.fastest.QUICK_SEARCH_SECONDS": 0,
+        "studies.fastest.classifier": lambda *_: nn.Sequential(nn.Flatten(), nn.Linear(3 * 48 * 48, 10)),
+        "studies.input.worker_numbers": lambda cores: [0, 1],
+        "studies.overhead.tracings": lambda device: few,
+        "studies.roofline.COPIES": {"cpu": (1,)},
+        "studies.roofline.MATRICES": {"cpu": (8,)},
+        "torch._functorch.config.enable_autograd_cache": True,  # put back afterwards
+        "torch._inductor.config.fx_graph_cache": True,
+    }.items():
+        monkeypatch.setattr(name, value)
+
+
+def call(name, tmp_path, capfd):
+    """A real call of a command: its result, which it printed, drew and wrote."""
     words = [*COMMANDS.get(name, [name]), *SMALL[name], "--json", "--precision", "fp32", "--logdir", str(tmp_path)]
     assert exit_code_of(main, [*words, "--device", "cpu", "--quick", "--plot", str(tmp_path / "a.svg")]) == 0
     result = results.read(tmp_path / f"{name}.json")
@@ -102,3 +128,19 @@ def test_a_real_quick_call(name, tmp_path, monkeypatch, capfd):
     svg = (tmp_path / "a.svg").read_text()
     assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
     assert "tiny_convmixer" in svg
+    return result
+
+
+@pytest.mark.parametrize("name", ["input", "ablation", "overhead"])
+def test_a_quick_call(name, little, tmp_path, capfd):
+    call(name, tmp_path, capfd)
+
+
+def test_a_quick_limit_compiles_and_counts_the_bytes_of_compiled_kernels(little, tmp_path, capfd):
+    uncompiled, compiled = call("limit", tmp_path, capfd).measured["speeds"]
+    moved = [speed["bytes_per_second"] / speed["samples_per_second"]["median"] for speed in (uncompiled, compiled)]
+    assert (compiled["compiled"], 0.2 < moved[1] / moved[0] < 1) == (True, True)
+
+
+def test_a_quick_sweep_measures_in_a_process_of_its_own(tmp_path, capfd):
+    call("sweep", tmp_path, capfd)

@@ -6,14 +6,13 @@ The GPU's side is tested by fakes: nothing here was run on one.
 import multiprocessing
 import os
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
-from support import ROOT
+from support import ROOT, assert_refused
 
 from common.options import StepOptions
 from common.timing import Timing, Window
@@ -94,9 +93,8 @@ def test_runs_are_interleaved_and_what_failed_is_not_tried_again():
     assert [one["failed"] for one in cells] == [None, None, "a worker was killed"]
 
 
-@pytest.mark.parametrize(("cores", "numbers"), [(1, [0, 1, 2]), (2, [0, 1, 2, 4]), (6, [0, 1, 2, 4, 6, 12])])
-def test_workers_double_up_to_twice_the_cores(cores, numbers):
-    assert sweep.default_workers(cores) == numbers
+def test_workers_double_up_to_twice_the_cores():
+    assert [sweep.default_workers(cores) for cores in (1, 2, 6)] == [[0, 1, 2], [0, 1, 2, 4], [0, 1, 2, 4, 6, 12]]
 
 
 def test_cores_are_the_cpu_seconds_of_the_process_and_its_workers_over_the_time(monkeypatch):
@@ -146,49 +144,45 @@ def test_the_program_is_step_05_s_with_pinned_memory_as_asked(monkeypatch):
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Cells that are made up, so that nothing is trained: the options and settings of each."""
+def swept(monkeypatch, run_command, tmp_path):
+    """swept(*words): the finished `sweep`, its result, and the options and settings of each cell; they are made up."""
     log = []
 
     def measure(self, what, run, **setting):
         log.append((self.options, setting))
+        if self.options.seed:
+            raise NotMeasured("killed")
         return {"windows": [1.0 + setting["workers"]] * 3, "cores": None, "process_bytes": None, "worker_bytes": None}
+
+    def call(*words):
+        own = "sweep", "--device", "cpu", "--quick", "--logdir", tmp_path, "--data", tmp_path
+        finished, path = run_command(*own, *words), tmp_path / "sweep.json"
+        return finished, path.exists() and results.read(path), log
 
     monkeypatch.setattr("common.model.classifier", lambda *_: None)
     monkeypatch.setattr(Measurements, "measure", measure)
-    return log
+    return call
 
 
-@pytest.fixture
-def ended(run_command, tmp_path):
-    """ended(*words): the finished `sweep`."""
-    return partial(run_command, "sweep", "--device", "cpu", "--quick", "--logdir", tmp_path, "--data", tmp_path)
-
-
-def test_the_lists_and_the_precision_are_what_is_measured(asked, ended, tmp_path):
-    assert ended("--workers-list", "2,0,2", "--batch-sizes", "4", "--precision", "bf16").returncode == 0
-    result = results.read(tmp_path / "sweep.json")
+def test_the_lists_and_the_precision_are_what_is_measured(swept):
+    _, result, log = swept("--workers-list", "2,0,2", "--batch-sizes", "4", "--precision", "bf16")
     assert (result.measured["workers"], result.measured["batch_sizes"]) == ([0, 2], [4])
-    assert {options.precision for options, _ in asked} == {"bf16"}
+    assert {options.precision for options, _ in log} == {"bf16"}
     assert result.precision == "bfloat16"
 
 
-def test_a_gpu_is_measured_with_and_without_pinned_memory(asked, ended, tmp_path, monkeypatch):
+def test_a_gpu_is_measured_with_and_without_pinned_memory(swept, tmp_path, monkeypatch):
     monkeypatch.setattr("common.device.autocast_dtype", lambda *_: torch.bfloat16)
     monkeypatch.setattr("common.device.autocast_notes", lambda *_: [])
     monkeypatch.setattr("common.device.device_name", lambda device: "Test GPU")
     monkeypatch.setattr(study, "ready", lambda args: replace(OPTIONS, device="cuda:1", quick=False, logdir=tmp_path))
-    assert ended("--workers-list", "0,3", "--runs", "1").returncode == 0
-    result = results.read(tmp_path / "sweep.json")
+    _, result, log = swept("--workers-list", "0,3", "--runs", "1")
     assert result.measured["pin_memory"] == [False, True]
-    assert [setting["pin_memory"] for _, setting in asked] == [False] * 6 + [True] * 6
+    assert [setting["pin_memory"] for _, setting in log] == [False] * 6 + [True] * 6
     assert result.setup == Setup("Test GPU", None, "stand-in", "resnet18", 32)
 
 
-def test_no_cell_at_all_is_one_line_and_writes_nothing(asked, ended, tmp_path, monkeypatch):
-    def killed(*_, **settings):
-        raise NotMeasured("killed")
-
-    monkeypatch.setattr(Measurements, "measure", killed)
-    assert "no setting could be measured; 0 workers, batch 8: killed" in ended().stderr
-    assert not (tmp_path / "sweep.json").exists()
+def test_no_cell_at_all_is_one_line_and_writes_nothing(swept):
+    finished, result, _ = swept("--seed", "1")
+    assert_refused(finished, "no setting could be measured; 0 workers, batch 8: killed")
+    assert not result

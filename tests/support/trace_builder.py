@@ -96,6 +96,13 @@ class TraceBuilder:
         return path
 
 
+def one_step(length=1000, **header):
+    """A step of so many µs, from 0 on."""
+    builder = TraceBuilder(**header)
+    builder.step(1, 0, length)
+    return builder
+
+
 def repeated(add, length=1000, steps=4, **header):
     """Steps of so many µs that follow one another, from 0 on, each with what add(builder, begin) adds."""
     builder = TraceBuilder(**header)

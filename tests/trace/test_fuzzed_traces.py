@@ -21,7 +21,7 @@ from walkthrough.trace.timeline import lanes
 def training():
     """Four steps of two ranks' training: loader, closure, collectives, memory, a CUDA graph, stacks, annotations."""
     builder = TraceBuilder(rank=1)
-    builder.header |= {"baseTimeNanoseconds": 1_700_000_000_000_000_000}
+    builder.header["baseTimeNanoseconds"] = 1_700_000_000_000_000_000
     builder.header["walkthrough"] = {
         "untraced_step_ms": [1.0, 1.1, 5.0, 1.0], "untraced_after_ms": [1.0, 5.0, 1.2], "epoch_step_ms": [3.0],
         "untraced_happenings": [{"step": "2", "what": "evaluation"}], "warmup": 3, "asked": {"warmup": 10, "steps": 4},
@@ -66,13 +66,8 @@ NAMES = [
     *("ProfilerStep#1", "ProfilerStep#" + "9" * 5000, "ProfilerStep#-1", "ProfilerStep#\u0663", "ProfilerStep"),
     *("Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad", "enumerate(DataLoader)#x.__next__", "aten::mm"),
     *("ncclDevKernel_AllReduce_Sum_f32", "nccl:all_reduce", "gloo:all_reduce", "cudaGraphLaunch", "cudaMalloc"),
-    *(
-        "[memory]",
-        "aten::empty",
-        "autograd::engine::evaluate_function: A",
-        "cudaStreamBeginCapture",
-        "cudaStreamEndCapture",
-    ),
+    *("[memory]", "aten::empty", "autograd::engine::evaluate_function: A"),
+    *("cudaStreamBeginCapture", "cudaStreamEndCapture"),
     *("torch/serialization.py(3): save", "cudaDeviceSynchronize", "Memcpy DtoD", "softmax_warp_forward", "aten::bmm"),
 ]
 CATEGORIES = ["cpu_op", "user_annotation", "cuda_runtime", "kernel", "gpu_memcpy", "gpu_memset", "python_function"]

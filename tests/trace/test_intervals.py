@@ -24,12 +24,6 @@ def cells(pairs):
     return mask
 
 
-def test_a_union_is_disjoint_and_in_order():
-    union = cover([(5, 7), (0, 2), (1, 3), (3, 4), (6, 6), (9, 8)])
-    assert list(zip(union.start, union.end, strict=True)) == [(0, 4), (5, 7)]
-    assert union.total == 6
-
-
 def test_a_moment_counts_for_the_first_role_alone():
     added = shares([cover([(0, 4)]), cover([(2, 6)]), cover([(5, 10)])], [0, 3], [10, 6])
     assert added.tolist() == [[4, 1], [2, 2], [4, 0]]

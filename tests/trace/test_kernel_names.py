@@ -26,6 +26,9 @@ with Path(__file__).with_name("kernel_names.tsv").open(encoding="utf-8") as file
     ROWS = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
+COLLECTIVES = {"collective", "exchange"}
+
+
 def told(column):
     """{name: value} of the names of which the table states that."""
     return {row["name"]: row[column] for row in ROWS if row[column] != "-"}
@@ -34,11 +37,9 @@ def told(column):
 def test_a_kernels_kind_is_told_by_its_name():
     of = told("kind")
     assert {name: "exchange" if is_exchange(name) else kind(name) for name in of} == of
-    assert {name for name in of if is_collective(name)} == {
-        name for name in of if of[name] in ("collective", "exchange")
-    }
+    assert {name for name in of if is_collective(name)} == {name for name in of if of[name] in COLLECTIVES}
     assert all(kind(name) == "collective" for name in of if of[name] == "exchange")
-    assert set(of.values()) == {*KINDS, "exchange"}
+    assert set(of.values()) == {*KINDS, *COLLECTIVES}
 
 
 def test_a_name_tells_whether_a_kernel_uses_tensor_cores_or_leaves_it_open():
@@ -63,11 +64,7 @@ def test_a_kernel_of_inductor_is_compiled(name):
 
 
 FUNCTOR = "at::native::BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> >"
-OF_ANY_FUNCTION = (
-    f"void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<{FUNCTOR} >(...)>(int)"
-)
-
-
+OF_ANY = f"void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<{FUNCTOR} >(...)>(int)"
 COPYING = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&)>"
 
 
@@ -76,9 +73,9 @@ COPYING = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_
     [
         ("volta_sgemm", 40, "volta_sgemm", "volta_sgemm"),
         ("void at::native::some_kernel<" + 50 * "float, " + "int>(char*)", 40, "some_kernel<float", "int>(char*)"),
-        (OF_ANY_FUNCTION, 54, "elementwise_kernel<…MulFunctor<float>…", ""),  # its function is kept
+        (OF_ANY, 54, "elementwise_kernel<…MulFunctor<float>…", ""),  # its function is kept
         (COPYING, 60, "unrolled_elementwise_kernel<…direct_copy_kernel_cuda…", ""),
-        (OF_ANY_FUNCTION, 20, "", ""),  # where there is no room for that, begin and end as ever
+        (OF_ANY, 20, "", ""),  # where there is no room for that, begin and end as ever
     ],
 )
 def test_a_long_name_is_shortened_to_its_width(name, width, begin, end):

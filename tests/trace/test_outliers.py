@@ -30,12 +30,9 @@ def made(durations, role="other"):
         ([100, 100, 126], [2]),
         ([100, 115, 152], []),
         ([100, 110, 162], [2]),
-        ([3800, 3800, 3800, 4200], []),  # a tenth longer is not far longer
         ([100, 200, 200], []),  # shorter than the others: nothing to explain
         ([100, 100, 200, 200], []),
-        ([100, 101, 99, 100, 300], [4]),
-        ([182, 126, 127, 123, 163, 124], [0, 4]),  # PyTorch's sample with four workers, ms
-        ([188, 175, 180, 175, 182, 166], []),  # the one without
+        ([182, 126, 127, 123, 163, 124], [0, 4]),
     ],
 )
 def test_outliers_are_far_from_the_median_step(durations, outlying):

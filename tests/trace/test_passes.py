@@ -1,10 +1,9 @@
 """Where a forward pass begins and what updates parameters: by sequence numbers, and in programs that torch records."""
 
-from functools import partial
-
+import numpy as np
 import pytest
 import torch
-from support.trace_builder import TraceBuilder, analyzed
+from support.trace_builder import analyzed, repeated
 from torch import nn
 from torch.profiler import ProfilerActivity, profile, schedule
 
@@ -39,18 +38,12 @@ def rows(*named):
 
 def steps_of(*parts):
     """Steps of 1000 µs on a CPU. parts: functions of a builder and of when a step begins."""
-    builder = TraceBuilder(devices=())
-    for begin in range(0, STEPS * 1000, 1000):
-        builder.step(begin // 1000, begin, 1000)
-        for part in parts:
-            part(builder, begin)
-    return builder
+    return repeated(lambda builder, begin: [part(builder, begin) for part in parts], steps=STEPS, devices=())
 
 
 def covered(result, cover):
     """The intervals of a cover in the first step, in the builder's times."""
-    origin = result.trace.origin
-    pairs = zip((cover.start + origin).tolist(), (cover.end + origin).tolist(), strict=True)
+    pairs = (np.stack([cover.start, cover.end], axis=1) + result.trace.origin).tolist()
     return [(start, end) for start, end in pairs if start < 1000]
 
 
@@ -124,11 +117,13 @@ def test_each_run_of_a_closure_is_the_models_and_what_is_between_them_the_optimi
     assert parts["other"] == pytest.approx(result.between_operators.total / STEPS)
 
 
-def recorded(path, make, closure=False, compiled=False):
-    """The analysis of three steps of a training by the optimizer that `make` makes of the parameters."""
+def recorded(path, name):
+    """The analysis of three steps of a training by SGD, by compiled SGD, or by LBFGS, which runs a closure."""
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
-    optimizer = make(list(model.parameters()))
-    update = torch.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+    optimizer = (
+        torch.optim.LBFGS(model.parameters(), max_iter=3) if name == "lbfgs" else torch.optim.SGD(model.parameters())
+    )
+    update = torch.compile(optimizer.step, backend="eager") if name == "compiled" else optimizer.step
     images, labels = torch.randint(0, 255, (8, 16), dtype=torch.uint8), torch.randint(0, 4, (8,))
     when = schedule(wait=0, warmup=3, active=STEPS, repeat=1)
     with profile(activities=[ProfilerActivity.CPU], schedule=when) as profiler:
@@ -141,7 +136,7 @@ def recorded(path, make, closure=False, compiled=False):
                 loss.backward()
                 return loss
 
-            if closure:
+            if name == "lbfgs":
                 update(forward_backward)
             else:
                 forward_backward()
@@ -156,22 +151,16 @@ def begun_in(result, cover):
     return {result.trace.names[number] for number in operators.name[cover.holds(operators.start)]}
 
 
-OPTIMIZERS = {
-    "compiled": {"make": partial(torch.optim.SGD, lr=0.01), "compiled": True},
-    "lbfgs": {"make": partial(torch.optim.LBFGS, max_iter=3), "closure": True},
-    "sgd": {"make": partial(torch.optim.SGD, lr=0.01)},
-}
-
-
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("name", ["compiled", "lbfgs", "sgd"])
 def test_of_each_optimizer_only_the_batch_is_prepared_and_only_the_optimizer_updates(tmp_path, name):
-    result = recorded(tmp_path / "made.json", **OPTIMIZERS[name])
+    result = recorded(tmp_path / "made.json", name)
     found = passes(result.trace)
     batch = {"aten::to", "aten::_to_copy", "aten::copy_", "aten::div", "aten::sub"}
     prepared = begun_in(result, result.phases.preparing)
     assert {"aten::to", "aten::div", "aten::sub"} <= prepared <= batch | {"aten::empty_strided"}
-    assert not begun_in(result, found.own) & {"aten::addmm", "aten::mm", "aten::cross_entropy_loss"}
-    assert begun_in(result, found.own) & {"aten::add_", "Torch-Compiled Region: 0/0", "aten::dot"}
+    updating = begun_in(result, found.own)
+    assert not updating & {"aten::addmm", "aten::mm", "aten::cross_entropy_loss"}
+    assert updating & {"aten::add_", "Torch-Compiled Region: 0/0", "aten::dot"}
     assert len(result.phases.preparing.start) >= STEPS
     assert "aten::addmm" in begun_in(result, found.training)
     assert not found.own.holds(found.training.start).any()

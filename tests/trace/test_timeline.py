@@ -1,9 +1,11 @@
 """The events of a trace as lanes: known answers, and what holds in every trace."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from support import ROOT
-from support.trace_builder import TraceBuilder, analyzed, two_steps
+from support.trace_builder import TraceBuilder, analyzed, one_step, repeated, two_steps
 
 from walkthrough.advice.gains import advise
 from walkthrough.results.errors import InputError
@@ -59,8 +61,7 @@ def test_lanes_stand_by_gpu_and_by_thread_and_device_work_knows_what_launched_it
     assert lane(answer, "cpu main thread")["thread"] == lane(answer, "runtime main thread")["thread"] >= 0
     assert lane(answer, "cpu main thread")["title"] == "process 100, thread 1"
     assert lane(answer, "idle 0")["thread"] == -1
-    kernels, copies = lane(answer, "kernel 0 7"), lane(answer, "copy 0 7")
-    numbered = events(answer)
+    kernels, copies, numbered = lane(answer, "kernel 0 7"), lane(answer, "copy 0 7"), events(answer)
     for key, kind, starts in (("launch", "runtime", [310, 1310]), ("operator", "cpu", [300, 1300])):
         rows = [numbered[number] for number in kernels[key]]
         assert [(row["id"], row["start"][at]) for row, at in rows] == [(f"{kind} main thread", at) for at in starts]
@@ -96,8 +97,7 @@ REDUCE = "ncclDevKernel_AllReduce"
 
 
 def test_threads_and_streams_have_names():
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
+    builder = one_step()
     op = builder.op("aten::mm", 10, 20)
     builder.op("autograd::engine::evaluate_function: MmBackward0", 100, 50, tid=2)
     builder.op("autograd::engine::evaluate_function: MmBackward0", 100, 50, tid=3)
@@ -106,8 +106,7 @@ def test_threads_and_streams_have_names():
     builder.add("annotation", "## forward ##", 5, 50)
     builder.op("aten::add", 100, 50, tid=6)
     builder.op("aten::add", 100, 50, tid=8)
-    names = (1, "thread 1 (python3)"), (6, "thread 6 (python3)"), (8, "thread 8 (my_thread)")
-    for thread, name in names:
+    for thread, name in ((1, "thread 1 (python3)"), (6, "thread 6 (python3)"), (8, "thread 8 (my_thread)")):
         builder.events.append({"ph": "M", "name": "thread_name", "pid": 100, "tid": thread, "args": {"name": name}})
     for name, kind, stream in (("k", "kernel", 7), (REDUCE, "kernel", 20), ("Memcpy HtoD", "copy", 9)):
         builder.launch(name, 15, 2, 20, 5, op=op, kind=kind, stream=stream)
@@ -152,12 +151,12 @@ def many_steps(count=10):
 
     An operator that runs through all of them, and a copy in the last one.
     """
-    builder = TraceBuilder()
+
+    def launching(builder, begin):
+        builder.launch("k", begin + 12, 2, begin + 262, 20, op=builder.op("aten::mm", begin + 10, 10))
+
+    builder = repeated(launching, 100, count)
     builder.op("long", 5, 100 * count - 10, tid=2)
-    for number in range(count):
-        builder.step(number, 100 * number, 100)
-        op = builder.op("aten::mm", 100 * number + 10, 10)
-        builder.launch("k", 100 * number + 12, 2, 100 * number + 262, 20, op=op)
     builder.copy(100 * count - 50, 40, 100 * count - 45, 30, 1_000_000)
     return builder
 
@@ -167,6 +166,9 @@ def test_some_steps_are_asked_for():
     assert (whole["loaded"]["first"], whole["loaded"]["last"], whole["left_out"]) == (0, 9, 0)
     assert [step["start"] for step in some["steps"]] == [step["start"] for step in whole["steps"]]
     assert (some["loaded"]["first"], some["loaded"]["last"]) == (4, 5)
+    assert timeline(two_steps(), 0, 99)["loaded"]["last"] == 1
+    with pytest.raises(InputError, match="has 2 steps, so none with the index 2"):
+        timeline(two_steps(), 2)
     start, end = some["loaded"]["start"], some["loaded"]["end"]
     assert start <= 400
     assert 782 <= end < 800  # where the kernel of the last one ends
@@ -185,51 +187,36 @@ def test_some_steps_are_asked_for():
 def test_as_many_of_the_first_steps_are_loaded_as_fit(monkeypatch):
     monkeypatch.setattr(module, "MAX_EVENTS", 20)
     answer = timeline(many_steps())
-    count = sum(len(row["start"]) for row in answer["lanes"])
-    assert 10 < count <= 20
-    assert answer["loaded"]["first"] == 0
-    assert 0 < answer["loaded"]["last"] < 9
-    later = timeline(many_steps(), 6)
-    assert later["loaded"]["first"] == 6
+    assert 10 < len(events(answer)) <= 20
+    assert (answer["loaded"]["first"], 0 < answer["loaded"]["last"] < 9) == (0, True)
+    assert timeline(many_steps(), 6)["loaded"]["first"] == 6
     assert timeline(many_steps(), 3, 3)["loaded"]["last"] == 3
 
 
 def test_a_step_with_too_many_events_is_cut_and_loaded_says_where(monkeypatch):
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
+    builder = one_step()
     for at in range(50):
         builder.op("aten::mm", 10 * at, 5)
     monkeypatch.setattr(module, "MAX_EVENTS", 30)
-    answer = timeline(builder)
-    assert lane(answer, "cpu main thread")["start"] == [10 * at for at in range(30)]
-    assert answer["loaded"]["end"] == 300
-    assert answer["left_out"] == 20
-    builder.events.pop(0)  # the same without a mark
-    answer = timeline(builder)
-    assert (answer["loaded"]["end"], answer["left_out"]) == (300, 20)
-
-
-def test_steps_that_a_trace_has_not_are_an_error_of_one_line():
-    with pytest.raises(InputError, match="has 2 steps, so none with the index 2"):
-        timeline(two_steps(), 2)
-    assert timeline(two_steps(), 0, 99)["loaded"]["last"] == 1
+    for _ in range(2):
+        answer = timeline(builder)
+        assert lane(answer, "cpu main thread")["start"] == [10 * at for at in range(30)]
+        assert (answer["loaded"]["end"], answer["left_out"]) == (300, 20)
+        builder.events.pop(0)  # the same without a mark
 
 
 def test_the_clock_the_rank_and_the_warnings_are_there():
-    builder = TraceBuilder(rank=3)
-    builder.step(1, 5_000, 100)
-    builder.op("aten::mm", 5_010, 10)
+    builder = one_step(rank=3)
+    builder.op("aten::mm", 10, 10)
     builder.header["baseTimeNanoseconds"] = 1_700_000_000_000_000_000
     answer = timeline(builder)
-    assert answer["clock_us"] == 1_700_000_000_005_000
-    assert answer["rank"] == 3
-    assert (answer["warnings"], answer["partial"]) == ([], False)
+    assert [answer[key] for key in ("clock_us", "rank", "warnings", "partial")] == [17 * 10**14, 3, [], False]
 
 
 def test_a_trace_of_collectives_alone_and_one_of_memory_alone_are_shown():
     builder = TraceBuilder()
-    builder.add("annotation", "gloo:all_reduce", 100, 50, tid=5)
-    builder.add("annotation", "gloo:broadcast", 300, 50, tid=5)
+    for at in (100, 300):
+        builder.add("annotation", "gloo:all_reduce", at, 50, tid=5)
     [row] = timeline(builder)["lanes"]
     assert (row["kind"], row["start"]) == ("collective", [0, 200])
     builder = TraceBuilder()
@@ -262,14 +249,6 @@ def test_the_rows_of_a_lane_do_not_overlap():
     assert levels(np.array([0.0, 5, 12]), np.array([10.0, 15, 14])).tolist() == [0, 1, 2]
     chain = np.array([0.0, 5, 12, 18]), np.array([10.0, 15, 20, 25])
     assert levels(*chain).tolist() == [0, 1, 0, 1]
-    random = np.random.default_rng(0)
-    start = np.sort(random.integers(0, 1000, 300).astype(float))
-    end = start + random.integers(0, 30, 300)
-    order = np.lexsort([-end, start])
-    start, end = start[order], end[order]
-    rows = levels(start, end)
-    for row in np.unique(rows):
-        assert (start[rows == row][1:] >= end[rows == row][:-1]).all()
 
 
 @pytest.mark.parametrize("path", TRACES, ids=lambda path: path.name[:30])
@@ -282,6 +261,8 @@ def test_lanes_of_every_trace_are_in_order_linked_and_found_in_the_file(path):
         assert row["start"] == sorted(row["start"])
         assert len(row["start"]) == len(row["duration"]) == len(row["name"]) == len(row["level"]) > 0
         assert max(row["level"]) + 1 == row["levels"]
+        for one, other in pairwise(sorted(zip(row["level"], row["start"], row["duration"], strict=True))):
+            assert one[0] != other[0] or one[1] + one[2] <= other[1] + 2 * module.EPSILON  # rows do not overlap
         for call, correlation in zip(row.get("launch", []), row.get("correlation", []), strict=bool(row.get("launch"))):
             if call >= 0:
                 launching, at = numbered[call]
@@ -308,8 +289,7 @@ ARGUMENTS = {
 
 
 def test_the_arguments_of_an_event_are_found_by_time_thread_and_name(tmp_path):
-    builder = TraceBuilder()
-    builder.step(1, 0, 1000)
+    builder = one_step()
     operator = builder.op("aten::mm", 100, 50)
     operator["args"] |= ARGUMENTS
     builder.op("aten::mm", 100, 30)["args"]["Input Dims"] = [[1] * 1000]

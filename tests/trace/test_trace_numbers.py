@@ -6,30 +6,22 @@ import numpy as np
 import pytest
 from pytest import approx
 from support import ROOT
-from support.trace_builder import V100, TraceBuilder, analyzed, costs, read_trace, run_ahead, two_steps
+from support.trace_builder import V100, TraceBuilder, analyzed, costs, one_step, repeated, run_ahead, two_steps
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import report
 from walkthrough.trace.analysis import analyze
-from walkthrough.trace.communication import communication
-from walkthrough.trace.idle import idle, longest_stall
-from walkthrough.trace.steps import steps
+from walkthrough.trace.idle import longest_stall
 from walkthrough.trace.timeline import lanes
 
 ERAS = pytest.mark.parametrize("era", ["2021", "today"])
 PINNED, BACK = "Memcpy HtoD (Pinned -> Device)", "Memcpy DtoH (Device -> Pageable)"
 
 
-def one_step(length=1000, **header):
-    builder = TraceBuilder(**header)
-    builder.step(1, 0, length)
-    return builder
-
-
 def waits_of(builder):
-    """The `Idle` of GPU 0."""
-    trace = read_trace(builder)
-    return idle(trace, steps(trace), 0)
+    """The `Idle` of the one GPU."""
+    [waits] = analyzed(builder).idle
+    return waits
 
 
 def causes(builder):
@@ -56,11 +48,9 @@ def test_a_step_is_divided_among_its_roles_and_a_gpu_is_busy_while_a_kernel_runs
     assert (gpu.utilization, gpu.sm_efficiency, gpu.occupancy_percent) == approx((0.4, 0.4 * 0.5, 40))
 
 
-def kernels_in(steps, *kernels):
-    """steps: (begin, µs). kernels: (when its call of 10 µs begins, None for no call; when it begins, µs, stream)."""
-    builder = TraceBuilder()
-    for number, (begin, us) in enumerate(steps):
-        builder.step(number, begin, us)
+def kernels_in(count, *kernels):
+    """Steps of 100 µs. kernels: (when its call of 10 µs begins, None for no call; when it begins, µs, stream)."""
+    builder = repeated(lambda builder, begin: None, 100, count)
     for call, at, us, stream in kernels:
         calling, _ = builder.launch("k", call or 0, 10, at, us, stream=stream)
         if call is None:
@@ -72,7 +62,7 @@ def missing_kernels(of_fourth):
     """Five steps of 100 µs: so many kernels of the fourth are recorded, ten of each before it, none of the last."""
     counts = enumerate([10, 10, 10, of_fourth, 0])
     calls = [100 * number + 5 * at for number, count in counts for at in range(count)]
-    return kernels_in([(100 * number, 100) for number in range(5)], *[(call, call + 3, 1, 7) for call in calls])
+    return kernels_in(5, *[(call, call + 3, 1, 7) for call in calls])
 
 
 def converting_while_copying():
@@ -85,9 +75,9 @@ def converting_while_copying():
 @pytest.mark.parametrize(
     ("builder", "us"),
     [
-        (kernels_in([(0, 100), (100, 100)], (50, 70, 80, 7), (110, 150, 40, 7)), [150, 50]),
-        (kernels_in([(0, 100)], (-50, -20, 50, 7), (50, 70, 20, 7)), [70]),  # the earlier one ends at 30
-        (kernels_in([(0, 100)], (None, 20, 15, 8), (10, 30, 20, 7)), [100]),  # in a stream without own work, beside it
+        (kernels_in(2, (50, 70, 80, 7), (110, 150, 40, 7)), [150, 50]),
+        (kernels_in(1, (-50, -20, 50, 7), (50, 70, 20, 7)), [70]),  # the earlier one ends at 30
+        (kernels_in(1, (None, 20, 15, 8), (10, 30, 20, 7)), [100]),  # in a stream without own work, beside it
         (run_ahead(), [1000] * 3),  # although its own copy, in a stream of its own, is done before
         (converting_while_copying(), [1000] * 3),
         (missing_kernels(8), [100] * 4),
@@ -107,15 +97,6 @@ def test_where_the_cpu_runs_ahead_what_a_step_launches_is_its_own(era):
     assert [(kernel.count, kernel.us) for kernel in result.tables.kernels] == [(6, 3 * 990)]
     assert [(kernel.count, kernel.us) for kernel in result.all_tables.kernels] == [(8, 3 * 990 + 1995)]
     assert [step["start"] for step in lanes(result)["steps"]] == [2000, 3000, 4000]
-
-
-def test_without_step_marks_the_operators_are_the_one_step():
-    builder = TraceBuilder()
-    builder.op("aten::mm", 100, 50)
-    builder.op("aten::add", 300, 100)
-    result = analyzed(builder).steps
-    assert (result.names, result.mean_us, result.marked) == (["0"], 300, False)
-    assert result.mean_breakdown_us["cpu_exec"] == 150
 
 
 def test_copies_of_a_mark_are_not_further_steps():
@@ -179,7 +160,8 @@ def test_a_gpu_waits_for_itself_from_a_launch_to_its_kernel_whatever_the_cpu_doe
     builder.launch("k", 100, 10, 500, 500)
     builder.wait(110, 1000)
     assert causes(builder) == {"launch": 110, "synchronisation": 20, "queued": 500 - 130}
-    stall = longest_stall(read_trace(builder), [waits_of(builder)])
+    result = analyzed(builder)
+    stall = longest_stall(result.trace, result.idle)
     assert stall and (stall.us, stall.work, stall.call, stall.first) == (370, "k", "cudaLaunchKernel", True)
 
 
@@ -198,9 +180,8 @@ def test_between_the_kernels_of_a_cuda_graph_the_gpu_waits_for_itself():
     builder.events += [first | {"ts": at} for at in (405, 705)]
     builder.copy(120, 700, 806, 5, 4, name=BACK)
     result = analyzed(builder)
-    [waits] = result.idle
-    assert waits.causes_us["queued"] == 2 * 200
-    stall = longest_stall(result.trace, [waits])
+    assert result.idle[0].causes_us["queued"] == 2 * 200
+    stall = longest_stall(result.trace, result.idle)
     assert stall and stall.call == "cudaGraphLaunch"
 
 
@@ -208,9 +189,7 @@ def test_between_the_kernels_of_a_cuda_graph_the_gpu_waits_for_itself():
 
 
 def test_a_cpu_trace_has_no_gpus_and_null_for_their_numbers():
-    builder = one_step(100, devices=[])
-    builder.loading(0, 30)
-    result = report(analyzed(builder))
+    result = report(analyzed(one_step(devices=[])))
     assert (result["gpus"], result["eligible_kernel_share"]) == ([], None)
     assert result["memory"] == {"peak_allocated_bytes": None, "peak_reserved_bytes": None, "devices": []}
 
@@ -265,14 +244,10 @@ def test_copies_are_counted_by_direction_and_kind_of_memory():
     assert result.tables.copies["h2d"].count == 2
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["Memcpy M2D (MEMORY(Unknown) -> DEVICE)", "Memcpy D2M (DEVICE -> MEMORY(Unknown))", "Memcpy D2D (DEVICE)"],
-        ["CopyHostToDevice", "CopyDeviceToHost", "CopyDeviceToDevice"],
-    ],
-    ids=["Intel", "AMD"],
-)
+INTEL = ["Memcpy M2D (MEMORY(Unknown) -> DEVICE)", "Memcpy D2M (DEVICE -> MEMORY(Unknown))", "Memcpy D2D (DEVICE)"]
+
+
+@pytest.mark.parametrize("names", [INTEL, ["CopyHostToDevice", "CopyDeviceToHost", "CopyDeviceToDevice"]])
 def test_copies_of_other_makers_have_directions(names):
     builder = TraceBuilder(devices=[])
     for place, name in enumerate(names):
@@ -314,22 +289,9 @@ def test_nanoseconds_are_kept_in_times_since_1970():
     builder, begin = TraceBuilder(), 1_712_195_495_519_689.0
     builder.step(1, begin, 100)
     builder.launch("k", begin, 1, begin + 10, 1.764)
-    kernels = read_trace(builder).kernels
+    kernels = analyzed(builder).trace.kernels
     assert kernels.duration == approx([1.764], rel=1e-9)
     assert np.isfinite(kernels.start).all()
-
-
-# Collectives.
-
-
-def test_collectives_are_exposed_where_no_other_kernel_runs():
-    builder = one_step()
-    builder.launch("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)", 0, 1, 100, 300)
-    builder.launch("k", 2, 1, 250, 50)
-    builder.launch("k", 4, 1, 350, 100)
-    trace = read_trace(builder)
-    result = communication(trace, steps(trace))
-    assert (result.count, result.us, result.hidden_us, result.exposed_us) == (1, 300, 100, 200)
 
 
 def test_a_kernel_with_the_id_of_a_collective_is_communication():
@@ -337,9 +299,6 @@ def test_a_kernel_with_the_id_of_a_collective_is_communication():
     op = builder.op("nccl:all_reduce", 10, 20)
     builder.launch("ncclKernel_AllReduce_RING_LL_Sum_float", 12, 3, 100, 300, op=op)
     assert analyzed(builder).steps.mean_breakdown_us["communication"] == 20 + 300
-
-
-# What follows.
 
 
 def test_the_specimen_of_the_docs_has_the_numbers_and_the_fault_that_it_was_written_with():
@@ -352,10 +311,7 @@ def test_the_specimen_of_the_docs_has_the_numbers_and_the_fault_that_it_was_writ
     assert {role: us for role, us in result.steps.mean_breakdown_us.items() if us} == {
         "kernel": 400, "memcpy": 100, "runtime": 30 + 20, "dataloader": 300, "cpu_exec": 20 + 30, "other": 100,
     }  # fmt: skip
-    [gpu], [idle_time] = result.gpus, result.idle
-    assert {cause: us / 3 for cause, us in idle_time.causes_us.items() if us} == {
-        "copy": 30 + 100, "dataloader": 300, "launch": 20 + 50, "other": 100,
-    }  # fmt: skip
+    [gpu] = result.gpus
     assert (gpu.sm_efficiency, gpu.occupancy_percent) == approx(((3 + 0.5) / 10, (50 + 100 + 50 + 25) / 4))
     assert (gpu.tensor_core_share, result.tensor_cores.eligible_share) == approx((100 / 400, 200 / 400))
     advised = advise(result)
@@ -364,14 +320,14 @@ def test_the_specimen_of_the_docs_has_the_numbers_and_the_fault_that_it_was_writ
 
 
 def test_kernels_by_kind_are_those_of_the_steps_and_of_the_optimizer():
-    builder = TraceBuilder()
-    for number, begin in enumerate((0, 1000)):
-        builder.step(number, begin, 1000)
+    def working(builder, begin):
         builder.launch("volta_sgemm_128x64_nn", begin + 10, 5, begin + 20, 100)
         builder.launch("at::native::vectorized_elementwise_kernel<4, A>", begin + 130, 5, begin + 140, 50)
         builder.op("Optimizer.step#SGD.step", begin + 300, 100, kind="annotation")
         builder.launch("at::native::vectorized_elementwise_kernel<4, A>", begin + 310, 5, begin + 320, 60)
         builder.launch("ncclDevKernel_AllGather", begin + 330, 5, begin + 390, 30)
+
+    builder = repeated(working, steps=2)
     builder.events.remove(builder.launch("volta_sgemm_128x64_nn", 2300, 5, 2310, 400)[0])
     result = analyzed(builder)
     assert result.kinds_us == {"matrix product": 100, "optimizer": 60, "elementwise": 50, "collective": 30}
@@ -394,14 +350,14 @@ def test_the_json_is_the_fixed_interface():
     builder.launch("before", 9000, 10, 9050, 500)  # kernels and copies are those of the whole trace
     builder.copy(9100, 10, 9120, 30, 70)
     result = json.loads(json.dumps(report(analyzed(builder)), allow_nan=False))
-    fixed = "file steps gpus kernels eligible_kernel_share copies memory advice findings kinds"
-    assert set(fixed.split()) <= result.keys()
-    assert {"count", "names", "mean_us", "typical_us", "breakdown_us"} <= result["steps"].keys()
-    shares = {"utilization", "sm_efficiency", "occupancy_percent", "tensor_core_share"}
-    assert {"id", "name"} | shares <= result["gpus"][0].keys()
+    for value, keys in (
+        (result, "file steps gpus kernels eligible_kernel_share copies memory advice findings kinds"),
+        (result["steps"], "count names mean_us typical_us breakdown_us"),
+        (result["gpus"][0], "id name utilization sm_efficiency occupancy_percent tensor_core_share"),
+        (result["memory"], "peak_allocated_bytes peak_reserved_bytes"),
+        (result["advice"][0], "id step title why share_of_step predicted_gain estimated_gain"),
+    ):
+        assert set(keys.split()) <= value.keys()
     assert result["kernels"] == {"count": 3, "total_us": 1300}
     h2d = {"count": 3, "bytes": 2_000_070, "us": 90, "pinned_bytes": 0, "pageable_bytes": 2_000_070}
     assert (list(result["copies"]), result["copies"]["h2d"]) == (["h2d", "d2h", "d2d"], h2d)
-    assert {"peak_allocated_bytes", "peak_reserved_bytes"} <= result["memory"].keys()
-    gains = {"share_of_step", "predicted_gain", "estimated_gain"}
-    assert {"id", "step", "title", "why"} | gains <= result["advice"][0].keys()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from pytest import approx
-from support.trace_builder import TraceBuilder, analyzed, costs, read_trace
+from support.trace_builder import analyzed, costs, one_step, read_trace
 
 from walkthrough.advice.gains import advise
 from walkthrough.advice.report import tables
@@ -11,10 +11,9 @@ from walkthrough.trace.operators import between_operators, phases
 from walkthrough.trace.steps import is_backward, steps
 
 
-def one_step(*names, devices=None):
+def operators(*names, **header):
     """A step of 1000 µs with operators of 90 µs of these names, one after another."""
-    builder = TraceBuilder() if devices is None else TraceBuilder(devices=devices)
-    builder.step(1, 0, 1000)
+    builder = one_step(**header)
     for place, name in enumerate(names):
         builder.op(name, 100 * place, 90)
     return builder
@@ -34,9 +33,10 @@ def workload(builder):
     return analyzed(builder).typical.workload
 
 
-def kernel_alone(name):
-    builder = TraceBuilder()
-    builder.launch(name, 0, 10, 15, 10)
+def fragment(kernels, us, name="k", **header):
+    builder = one_step(**header)
+    for number in range(kernels):
+        builder.launch(name, 100 * number, 2, 100 * number + 5, us)
     return builder
 
 
@@ -46,8 +46,8 @@ def kernel_alone(name):
         (launching("aten::mm", "AddBackward0"), True),
         (launching("aten::mm", "Optimizer.step#AdamW.step"), True),
         (launching("aten::mm"), False),
-        (kernel_alone("void batch_norm_backward_kernel<float>"), True),
-        (kernel_alone("k"), None),
+        (fragment(1, 10, "void batch_norm_backward_kernel<float>"), True),
+        (fragment(1, 10), None),
     ],
 )
 def test_a_backward_pass_or_an_optimizer_is_training_and_operators_without_both_are_inference(builder, training):
@@ -94,13 +94,6 @@ def starting_up():
     return builder
 
 
-def fragment(kernels, us, **devices):
-    builder = one_step(**devices)
-    for number in range(kernels):
-        builder.launch("k", 100 * number, 2, 100 * number + 5, us)
-    return builder
-
-
 def every(distance):
     """A step of which only each so manyth event is recorded."""
     builder = launching("aten::mm")
@@ -110,16 +103,15 @@ def every(distance):
     return builder
 
 
-def on_cpu(us):
-    builder = TraceBuilder(devices=())
-    builder.step(1, 0, 1000)
-    if us:
+def on_cpu(*lengths):
+    builder = one_step(devices=())
+    for us in lengths:
         builder.op("aten::mm", 0, us)
     return builder
 
 
 def blind():
-    builder = one_step("aten::mm")
+    builder = operators("aten::mm")
     builder.add("runtime", "cudaLaunchKernel", 10, 800, correlation=-2)
     return builder
 
@@ -137,7 +129,7 @@ def on_an_accelerator():
         (starting_up(), "a start-up, not a step: 75% of the time"),
         (fragment(4, 10), "4 kernels fill 4.0% of the time: too little to advise on"),
         (fragment(1, 0.5), "one kernel fills less than 0.1% of the time"),
-        (on_cpu(0), "no operator is recorded"),
+        (on_cpu(), "no operator is recorded"),
         (on_cpu(40), "one operator fills 4.0% of the time"),
         (every(20), "events are missing: by the numbers of its operators, about one of 20 is in this trace"),
         (on_an_accelerator(), "the work runs on an accelerator (MTIA) whose events are not read here"),
@@ -172,12 +164,12 @@ def test_a_little_more_is_enough(builder):
     ],
 )
 def test_what_only_a_gpu_does_is_no_program_of_the_cpu(name, of_gpu):
-    result = analyzed(one_step("aten::mm", "aten::add", name, devices=()))
+    result = analyzed(operators("aten::mm", "aten::add", name, devices=()))
     assert (result.workload.is_blind, not advise(result).advice, tables(result)["has_gpu"]) == (of_gpu,) * 3
 
 
 def test_a_step_of_compiled_code_begins_with_it():
-    trace = read_trace(one_step("aten::to", "## Call CompiledFxGraph fsk2 ##"))
+    trace = read_trace(operators("aten::to", "## Call CompiledFxGraph fsk2 ##"))
     parts = phases(trace, steps(trace))
     assert ((parts.model.start + trace.origin).tolist(), parts.preparing.total) == ([100.0], 90.0)
 
@@ -191,7 +183,7 @@ def test_a_step_of_compiled_code_begins_with_it():
     ],
 )
 def test_only_images_are_to_cross_as_uint8(size, names, images, gains):
-    builder = one_step(*["aten::empty"] * 4, *names)
+    builder = operators(*["aten::empty"] * 4, *names)
     builder.copy(0, 300, 5, 290, size)
     builder.launch("k", 500, 10, 515, 485)
     assert workload(builder).images == images

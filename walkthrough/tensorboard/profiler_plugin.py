@@ -16,6 +16,7 @@ from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from io import BufferedReader, BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn, cast
@@ -57,8 +58,9 @@ Files = Mapping[str, Status | None]  # those of a folder; no status of a remote 
 _Folder = tuple[str, Files, tuple[Question, ...], set[str]]  # its path and files, and what `_profiles_of` says of it
 
 
+@cache
 def patch() -> None:
-    """Replace the faulty parts of torch-tb-profiler."""
+    """Replace the faulty parts of torch-tb-profiler, once per process."""
     io.Cache.__init__ = _cache_init
     _load_in_order(profiler.TorchProfilerPlugin)
     _serve_without_internet(profiler.TorchProfilerPlugin, Path(profiler.__file__).parent / "static")

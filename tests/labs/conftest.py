@@ -4,8 +4,19 @@ import json
 
 import pytest
 
+from common import program, session
+from common.timing import Plan
 from labs.scale import data, drawing
 from walkthrough.compare.study import Measurements
+
+
+@pytest.fixture(autouse=True)
+def short_windows(monkeypatch):
+    """What is timed by --quick is timed for a step."""
+    short = Plan(warmup_steps=1, warmup_seconds=0, windows=3, window_steps=1, window_seconds=0)
+    monkeypatch.setattr(session, "QUICK", short)
+    monkeypatch.setattr(program, "QUICK", short)
+    monkeypatch.setitem(program.LOADED, True, short)
 
 
 @pytest.fixture

@@ -64,8 +64,8 @@ def test_two_processes_train_the_same_as_one_with_twice_the_batch_of_each(two, c
 
 
 def test_gradients_are_exchanged_in_the_last_pass_in_each_or_never(two):
-    once = two.facts[0]["exchanges"][0]
-    assert once > 0 and two.facts[0]["exchanges"] == [once, once, 2 * once, 0]
+    once, *more = two.facts[0]["exchanges"]
+    assert once > 0 and more == [once, 2 * once, 0]
     out = (two.folder / "out0").read_text()  # of train.py itself
     assert "from cached; batch 8 = 2 processes x 1 passes x 4" in out
     assert len(epochs_in(two.folder / "train")) == 1

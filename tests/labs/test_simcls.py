@@ -18,7 +18,6 @@ from support.docstrings import made_up
 from support.labs import assert_same_training, equal, killed_in_epoch, lab_options
 
 from common import program as programs
-from common.timing import Plan
 from labs.shared.training import BEST, Training, epochs_in
 from labs.simcls import documents, rank, study, train
 from labs.simcls.data import Candidates, Collate, token_count, tokens_for
@@ -367,8 +366,7 @@ def kept_texts(tmp_path_factory):
     return data
 
 
-def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp_path, monkeypatch):
-    monkeypatch.setattr(programs, "QUICK", Plan(0, 0.0, 2, 1, 0.0))
+def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp_path):
     options = lab_options(tmp_path, data=kept_texts, model="medium", image_size=0, batch_size=2)
     few, many = (study.memory(options, candidates) for candidates in (2, 8))
     assert few["tokens per step"] == 2 * (64 + 3 * 24) and few["sequences per step"] == 8
@@ -376,7 +374,7 @@ def test_more_candidates_need_more_memory_and_checkpointing_less(kept_texts, tmp
 
 
 def test_every_program_trains_as_the_first_and_counts_its_tokens(kept_texts, tmp_path):
-    words = ["--device", "cpu", "--quick", "--model", "medium", "--precision", "fp32", "--workers", "0"]
+    words = ["--device", "cpu", "--quick", "--model", "small", "--precision", "fp32", "--workers", "0"]
     losses = []
     for file in PROGRAMS:
         one = programs.captured(file, [*words, "--data", str(kept_texts), "--logdir", str(tmp_path)])

@@ -44,10 +44,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def assert_goes_on_after_a_kill(run: Callable[..., Any], words: Sequence[str], folder: Path, whole: Path) -> None:
-    """A training that ends in its second epoch is, by the same command, the one in `whole` at the end.
-
-    run(*words): the program, which trains in `folder`.
-    """
+    """run(*words), a training in `folder` that ends in its second epoch, is the one in `whole` at the end."""
     with killed_in_epoch(2):
         assert run(*words).returncode == 130
     assert [row["epoch"] for row in epochs_in(folder)] == [1]

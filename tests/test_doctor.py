@@ -91,18 +91,6 @@ def test_a_gpu_is_described_with_what_matters_to_the_steps(tmp_path, monkeypatch
     assert "no Tensor Cores" in findings["GPU cuda:1"].text
 
 
-def test_autocast_on_a_cpu_is_described_as_the_steps_choose_it(tmp_path, monkeypatch):
-    for hardware, state, text in (
-        ("AMX", "ok", "bf16 by AMX"),
-        ("AVX512-BF16", "note", "AVX512-BF16 but no AMX: step 01 leaves autocast off"),
-        (None, "note", "no bf16 instructions: step 01 leaves autocast off"),
-    ):
-        monkeypatch.setattr(environment, "cpu_bf16_hardware", lambda hardware=hardware: hardware)
-        finding = examined(tmp_path)["CPU"]
-        assert finding.state == state
-        assert text in finding.text
-
-
 def usage_of(free):
     return namedtuple("usage", "free")(free)
 

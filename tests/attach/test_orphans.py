@@ -15,40 +15,26 @@ from walkthrough.attach.launch import read_reports, reports_folder
 from walkthrough.results.folder import traces_in
 
 WAITS = Path(__file__).parent / "programs" / "waits.py"
-UNTIL_BEGUN = "until test -s begun; do sleep 0.05; done"
-
-
-def begin(folder, line):
-    """`trace` of a line of the shell, once that has written a file "begun"."""
-    words = (sys.executable, "-m", "walkthrough", "trace", "--warmup", "4", "--steps", "10", "--out", "out", "--")
-    process = start_program(*words, "sh", "-c", line, cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)})
-    wait_for(folder / "begun")
-    return process
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("killed", [False, True])
-def test_a_training_that_is_measured_goes_on_to_its_end_once_the_command_is_gone(tmp_path, killed):
-    line = f"'{sys.executable}' '{WAITS}' 7; echo $? > code"  # 7: after 4 of warm-up it is measured
-    process = begin(tmp_path, line if killed else f"( {line} ) </dev/null >/dev/null 2>&1 & {UNTIL_BEGUN}")
+@pytest.mark.parametrize(("killed", "measured"), [(False, False), (False, True), (True, True)])
+def test_a_python_starts_and_a_training_that_is_measured_goes_on_once_the_command_is_gone(tmp_path, killed, measured):
+    first = "" if measured else "echo yes > begun; until test -e go; do sleep 0.05; done;"
+    program = f"'{WAITS}' 7" if measured else "-c 'exit(7)'"  # after 7 of its steps, of which 4 are of the warm-up
+    line = f"{first} '{sys.executable}' {program}; echo $? > code"
+    background = f"( {line} ) </dev/null >/dev/null 2>&1 & until test -s begun; do sleep 0.05; done"
+    words = (sys.executable, "-m", "walkthrough", "trace", "--warmup", "4", "--steps", "10", "--out", "out", "--")
+    words += ("sh", "-c", line if killed else background)
+    process = start_program(*words, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    wait_for(tmp_path / "begun")
     if killed:
         process.kill()
     assert process.wait(120) == (-signal.SIGKILL if killed else 2)
     (tmp_path / "go").touch()
     assert wait_for(tmp_path / "code") == "7\n"
     process.communicate()
-    assert (tmp_path / "trained").exists()
     assert not (tmp_path / "out").exists() or (killed and traces_in(tmp_path / "out") == [])
-
-
-def test_a_python_that_starts_once_the_command_is_gone_runs_as_ever(tmp_path):
-    line = f"echo yes > begun; until test -e go; do sleep 0.05; done; '{sys.executable}' -c 'exit(7)'; echo $? > code"
-    process = begin(tmp_path, f"( {line} ) </dev/null >/dev/null 2>errors & {UNTIL_BEGUN}")
-    assert process.wait(120) == 2
-    (tmp_path / "go").touch()
-    assert wait_for(tmp_path / "code") == "7\n"
-    process.communicate()
-    assert (tmp_path / "errors").read_text() == ""
 
 
 def settings(folder):

@@ -35,10 +35,8 @@ def test_two_trainings_are_timed(time_):
     finished = time_("--warmup", 3, "--steps", 10, "--rounds", 1, "--json", "--", *programs)
     assert finished.returncode == 0, finished.stderr
     result = json.loads(finished.stdout)
-    assert {name: result[name] for name in ("rounds", "rounds_asked", "ended", "rounds_needed", "steps", "per")} == {
-        "rounds": 1, "rounds_asked": 1, "ended": "all rounds", "rounds_needed": None, "steps": {"A": 10, "B": 10},
-        "per": "sample",
-    }  # fmt: skip
+    assert [result[name] for name in ("rounds", "rounds_asked", "ended", "rounds_needed")] == [1, 1, "all rounds", None]
+    assert (result["steps"], result["per"]) == ({"A": 10, "B": 10}, "sample")
     assert result["batch_size"] == {"A": 4.0, "B": 32.0}  # eight batches per step
     assert all(len(speeds) == 1 and min(speeds) > 0 for speeds in result["steps_per_second"].values())
     assert result["ratio"]["low"] <= result["ratio"]["ratio"] <= result["ratio"]["high"]
@@ -136,15 +134,8 @@ def test_a_program_that_ends_too_soon_is_timed_in_the_steps_that_it_makes_or_sai
     ]
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--", "true"], "two commands are needed"),
-        (["--", "true", "--versus"], "no command given"),
-    ],
-)
-def test_what_cannot_be_timed_is_refused_in_one_line(time_, words, message):
-    assert_refused(time_(*words), message)
+def test_one_command_is_refused_in_one_line(time_):
+    assert_refused(time_("--", "true"), "two commands are needed")
 
 
 def test_a_command_that_fails_is_shown_with_its_output_and_exit_code(time_):

@@ -40,7 +40,6 @@ TRACED = {
         "samples_per_step": None, "loaders": [], "moved": 1,
         "traced_happenings": set(), "happened": {"evaluation", "checkpoint"},
     },
-    "evaluates_training_data": {"lead": ["AdamW"], "happened": {"evaluation"}, "epochs": False},
     "one_call": {"lead": [], "mark": "backward", "samples_per_step": None, "total_steps": 30},
 }  # fmt: skip
 CUT = {"late_profiler": 0, "raises": 1, "terminated": 143}  # after a step or two; and their exit codes
@@ -73,7 +72,6 @@ def said(content):
         "lead": [optimizer["name"] for optimizer in written["optimizers"] if optimizer["lead"]],
         "traced_happenings": traced,
         "happened": traced | others,
-        "epochs": bool(written["epoch_step_ms"]),
     }
 
 
@@ -118,7 +116,7 @@ def test_ranks_are_traced_and_ended_after_the_same_steps(runs):
     assert [runs.ranks[rank]["distributedInfo"]["rank"] for rank in "01"] == [0, 1]
     assert [list(step_marks(content).values()) for content in runs.ranks.values()] == [[True] * 3] * 2
     totals = [said(content)["total_steps"] for content in runs.ranks.values()]
-    assert totals[0] == totals[1] < 40
+    assert totals == [WARMUP + 1 + 3 + 3] * 2  # one in which the profiler warms up; three more after the traced ones
 
 
 @pytest.mark.long
@@ -142,10 +140,7 @@ def test_what_was_whole_before_the_program_or_its_own_profiler_interrupts_is_a_t
     last = runs.command.stderr.splitlines()[-1]
     assert runs.command.returncode == 0
     assert re.search(rf"traced \d to 3 of \d+ steps of {len(TRACED) + len(CUT) + 2} processes", last)
-    assert (
-        "; the program was ended after them, the command's exit code is 0; the program has a profiler of its own"
-        in last
-    )
+    assert "the program was ended after them, the command's exit code is 0; the program has a profiler of its" in last
     assert re.search("; 3 more not: cannot write the trace to [^;:]+: No space left on device; ", last)
 
 
@@ -167,7 +162,7 @@ def test_one_program_is_traced_before_a_warm_up_that_it_has_not_and_explained(tr
         ([], True, -signal.SIGABRT, 0, 0, "the program was ended after them, the command was ended by SIGABRT"),
         ([], False, 1, 0, 1, "the program failed, the command's exit code is 1"),
         ([], False, 130, signal.SIGINT, 0, "the program was interrupted, the command's exit code is 130"),
-        (["--go-on"], False, 3, 0, 3, "the program failed, the command's exit code is 3"),
+        (["--go-on"], False, 3, signal.SIGINT, 3, "the program was interrupted, the command's exit code is 3"),
     ],
 )
 def test_the_exit_code_is_0_unless_the_program_failed_by_itself(

@@ -222,25 +222,17 @@ def test_a_loader_that_nobody_keeps_trains_beside_others_of_the_same_data_and_be
 
 
 @pytest.mark.parametrize("batch", [Parameter(8), "text"])  # one whose size does not show has the loader's
-def test_a_loader_that_is_made_anew_in_each_epoch_trains_and_epochs_are_known(batch):
-    watch, quiet = watching()
-    data = Data()
-    for _ in range(3):
-        epoch(watch, Loader(8, data), 5, batch)
-    assert quiet.unusual[3] == [NEW_EPOCH]
-    assert (watch.samples(), watch.steps_per_epoch(), len(watch.epoch_step_ms)) == (15 * 8, 5, 2)
+@pytest.mark.parametrize(("epochs", "steps", "same_data"), [(3, 5, True), (100, 4, False)])
+def test_loaders_made_anew_in_each_epoch_or_training_train_and_epochs_are_known(epochs, steps, same_data, batch):
+    (watch, quiet), data = watching(), Data()
+    for _ in range(epochs):
+        epoch(watch, Loader(8, data if same_data else Data()), steps, batch)
+    assert quiet.unusual[steps - 2] == [NEW_EPOCH]
+    assert (watch.samples(), watch.steps_per_epoch()) == (8 * epochs * steps, steps)
+    assert len(watch.epoch_step_ms) == epochs - 1
     assert min(watch.epoch_step_ms) >= 0
-    epoch(watch, Loader(8, Data()), 1)
-    assert [loader.steps for loader in watch.loaders] == [15, 1]
-
-
-def test_the_loaders_of_trainings_made_anew_train_each():
-    watch, _ = watching()
-    for _ in range(100):
-        epoch(watch, Loader(8, Data()), 4)
-    assert (watch.samples(), watch.steps_per_epoch(), len(watch.epoch_step_ms)) == (400 * 8, 4, 99)
     assert [settings["batch_size"] for settings in watch.loader_settings()] == [8]
-    assert len(watch.loaders) <= watch_module.LOADERS
+    assert [loader.steps for loader in watch.loaders] == ([15] if same_data else [4] * watch_module.LOADERS)
 
 
 def test_what_every_step_does_is_usual():
@@ -251,20 +243,14 @@ def test_what_every_step_does_is_usual():
     assert quiet.unusual == [[]] * 5
 
 
-def backward_passes(in_step, passes, steps):
-    """A `Watch` of steps with so many backward passes each, which are made inside the optimizer's step if asked."""
+@pytest.mark.parametrize(("in_step", "passes"), [(False, 5), (True, 20)])
+def test_backward_passes_mark_only_where_no_optimizer_steps(in_step, passes):
     watch, _ = watching(2)
     watch.constructed(OPTIMIZER)
-    for _ in range(steps):
+    for _ in range(4):
         for _ in range(passes):
             watch.backward(in_step)
         watch.stepped(OPTIMIZER)
-    return watch
-
-
-@pytest.mark.parametrize(("in_step", "passes"), [(False, 5), (True, 20)])
-def test_backward_passes_mark_only_where_no_optimizer_steps(in_step, passes):
-    watch = backward_passes(in_step, passes, 4)
     assert (watch.total, watch.backwards, watch.lead.name, len(watch.markers)) == (4, 4 * passes, "Optimizer", 1)
     watch, quiet = watching(2)
     for _ in range(50):
@@ -283,7 +269,6 @@ def test_backward_passes_mark_only_where_no_optimizer_steps(in_step, passes):
         ({"ids": Parameter(6, 9), "mask": Parameter(6, 9)}, 6),
         (("text", [Parameter(7)]), None),  # a list of images, say
         (Parameter(), None),
-        ([], None),
     ],
 )
 def test_a_batchs_size_is_its_first_tensors_length(batch, size):
@@ -356,26 +341,22 @@ def test_windows_hold_all_steps_and_no_others(timed, asked, until, windows, eval
     assert values.get("total") == (until + 2 * evaluates if until == 3 + 27 else None)
 
 
-def test_an_evaluation_in_every_window_is_timed_in_the_end(timed):
-    def evaluate(watch, number):
-        watch.happens(EVALUATION if number > 3 and number % 2 else "")
-        return 0.0
+@pytest.mark.parametrize(
+    ("asked", "what", "at", "seconds"),
+    [
+        (20, EVALUATION, range(5, 1000, 2), 0.0),  # in every window: timed in the end
+        (10, NEW_EPOCH, [10], 1.0),  # is part of the time
+    ],
+)
+def test_what_happens_in_the_windows_is_counted(timed, asked, what, at, seconds):
+    def happen(watch, number):
+        watch.happens(what if number in at else "")
+        return seconds * (number in at)
 
-    values = timed(20, evaluate)
-    assert sum(values["steps"]) == 20
-    assert values["happenings"][EVALUATION] > 0
-
-
-def test_the_begin_of_an_epoch_is_part_of_the_time(timed):
-    def begin(watch, number):
-        if number != 10:
-            return 0.0
-        watch.happens(NEW_EPOCH)
-        return 1.0
-
-    values = timed(10, begin)
-    assert sum(values["seconds"]) == pytest.approx(1.1)
-    assert values["happenings"] == {NEW_EPOCH: 1}
+    values = timed(asked, happen)
+    assert sum(values["steps"]) == asked
+    assert sum(values["seconds"]) == pytest.approx(asked / 100 + seconds)
+    assert values["happenings"][what] == (1 if what == NEW_EPOCH else 10)
 
 
 @pytest.mark.parametrize(("until", "state", "left"), [(3 + 19, "measuring", 19), (2, "stepping", 0)])

@@ -57,7 +57,7 @@ def gpu(monkeypatch):
 
 
 class Loader(list):
-    """A DataLoader's batches, and what else `run_step` reads of it."""
+    """A DataLoader's batches, and what else is read of it."""
 
     dataset, batch_size, num_workers, prefetch_factor, pin_memory = "data", 1, 3, 2, True
 
@@ -83,37 +83,10 @@ def test_the_next_batch_is_copied_beside_this_ones_kernels_and_waited_for_before
     ]
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_prefetcher_has_what_its_loader_has(gpu, device):
-    loader = Loader([1, 2, 3])
-    prefetcher = Prefetcher(loader, device)
-    assert len(prefetcher) == 3
-    for name in ("dataset", "batch_size", "num_workers", "prefetch_factor", "pin_memory"):
-        assert getattr(prefetcher, name) == getattr(loader, name)
-    assert list(Prefetcher(Loader(), device)) == []
-
-
-def test_on_a_cpu_batches_are_passed_on_as_they_are():
-    batches = [[torch.zeros(1)], [torch.ones(1)]]
-    assert all(passed is batch for passed, batch in zip(Prefetcher(Loader(batches), "cpu"), batches, strict=True))
-
-
 def made_up(count):
     """A data set of random images."""
     images = np.random.default_rng(0).integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
     return SimpleNamespace(data=images.transpose(0, 2, 3, 1), targets=list(range(count)), source="stand-in")
-
-
-def labels_of(loader):
-    return torch.cat([labels for _, labels in loader]).tolist()
-
-
-def test_images_and_labels_stay_together():
-    data = made_up(10)
-    for images, labels in DeviceLoader(data, 4, "cpu"):
-        assert (images.shape, images.dtype, labels.dtype) == ((4, 3, 32, 32), torch.uint8, torch.int64)
-        for image, label in zip(images, labels.tolist(), strict=True):
-            assert np.array_equal(image.permute(1, 2, 0).numpy(), data.data[label])
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
@@ -123,7 +96,7 @@ def test_the_ranks_share_an_epoch_without_overlap_in_an_order_of_its_own_which_t
         ranks = [DeviceLoader(made_up(26), 4, "cpu", seed, rank, world_size) for rank in range(world_size)]
         epochs = []
         for _ in range(2):
-            of_ranks = [labels_of(loader) for loader in ranks]
+            of_ranks = [torch.cat([labels for _, labels in loader]).tolist() for loader in ranks]
             assert {len(labels) for labels in of_ranks} == {26 // world_size // 4 * 4}
             assert {len(loader) for loader in ranks} == {26 // world_size // 4}
             epochs.append([label for labels in of_ranks for label in labels])

@@ -26,27 +26,9 @@ def test_its_parameters_are_those_of_its_layers():
     assert wider(torch.randn(2, 3, 32, 32)).shape == (2, 3)
 
 
-def test_neighbouring_patches_are_mixed_and_distant_ones_are_not():
-    torch.manual_seed(0)
-    blocks = TinyConvMixer(depth=1).eval().layers[:4]  # patches, normalisation, ReLU, one block
-    images = torch.randn(1, 3, 120, 120, requires_grad=True)
-    assert blocks(images).shape == (1, 16, 10, 10)
-    (gradient,) = torch.autograd.grad(blocks(images)[:, :, 5, 5].sum(), images)
-    seen = gradient[0].abs().sum(0).reshape(10, 12, 10, 12).sum((1, 3)) > 0
-    rows, columns = torch.where(seen)
-    assert (rows.min(), rows.max(), columns.min(), columns.max()) == (4, 6, 4, 6)
-
-
 def test_an_image_smaller_than_a_patch_is_refused_in_one_line():
     with pytest.raises(InputError, match=r"^tiny_convmixer cannot take 7 px images .*: try --image-size 224$"):
         classifier(TINY, 7)
-
-
-def test_a_name_that_is_nearly_its_own_is_suggested():
-    with pytest.raises(InputError, match="did you mean tiny_convmixer"):
-        classifier("tiny_convmixr")
-    with pytest.raises(InputError, match="unknown model 'zzz': tiny_convmixer, or one of torchvision's"):
-        classifier("zzz")
 
 
 @pytest.mark.parametrize("name", ["googlenet", "vit_b_32"])

@@ -4,7 +4,7 @@ import re
 
 import pytest
 import torch
-from support import NAMES, ROOT, STEPS, assert_refused
+from support import ROOT, STEPS, assert_refused
 
 from common import device
 from common.options import step_options
@@ -25,7 +25,7 @@ def test_options_out_of_range_are_one_line_and_exit_code_2(words, capsys):
     assert words.split()[0] in line
 
 
-@pytest.mark.parametrize("name", ["tpu", "cpu:0", "cuda:", "cuda:01", "cuda:-1", ""])
+@pytest.mark.parametrize("name", ["tpu", "cpu:0", "cuda:01", "cuda:-1", ""])
 def test_unknown_devices_are_refused(name):
     with pytest.raises(InputError, match="--device takes cpu, cuda or cuda:N"):
         device.checked_device(name)
@@ -50,7 +50,6 @@ PROGRAMS = {
     "log folder is a file": (["--logdir", __file__], ["is a file"]),
     "log folder below a file": (["--logdir", __file__ + "/logs", "--quick"], ["cannot write"]),
     "data does not exist": (["--data", "/nowhere/data"], ["/nowhere/data does not exist"]),
-    "data is a file": (["--data", __file__], ["is a file"]),
 }
 
 
@@ -61,15 +60,7 @@ def test_a_step_refuses_bad_input_without_a_traceback_or_a_result(words, message
     assert not list(tmp_path.glob("logs/*/*"))
 
 
-def test_corrupt_cifar10_is_refused_by_a_step_and_by_the_tour_at_once(tmp_path, run_here, run_command):
-    (tmp_path / "cifar-10-batches-py").mkdir()
-    (tmp_path / "cifar-10-batches-py" / "data_batch_1").write_bytes(b"")
-    given = ["--device", "cpu", "--logdir", tmp_path / "logs", "--data", tmp_path]
-    for finished in (run_here(STEP, *given), run_command("tour", *given)):
-        assert_refused(finished, "partial", "data_batch_2")
-
-
-@pytest.mark.parametrize("path", STEPS, ids=NAMES)
+@pytest.mark.parametrize("path", [STEPS[0], STEPS[-1]])
 def test_help_is_the_lesson_and_needs_no_gpu_or_data(path, run_here):
     finished = run_here(path, "--help")
     assert finished.returncode == 0
@@ -139,22 +130,13 @@ def test_a_chosen_gpu_becomes_the_current_one_and_under_torchrun_each_process_ha
 
 
 @pytest.mark.parametrize(
-    ("capability", "dtype", "noted", "message"),
-    [
-        ((8, 0), torch.bfloat16, [], "computes it in hardware"),
-        ((7, 5), torch.float16, ["no bf16 hardware"], "gradient scaling"),
-    ],
+    ("capability", "dtype", "noted"), [((8, 0), torch.bfloat16, []), ((7, 5), torch.float16, ["no bf16 hardware"])]
 )
-def test_autocast_on_a_gpu_is_bf16_in_hardware_and_else_fp16_with_scaling(
-    monkeypatch, capsys, capability, dtype, noted, message
-):
+def test_autocast_on_a_gpu_is_bf16_in_hardware_and_else_fp16(monkeypatch, capability, dtype, noted):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Some GPU")
     assert device.autocast_dtype("cuda") == dtype
-    [printed] = capsys.readouterr().out.splitlines()
-    assert message in printed
-    notes = device.autocast_notes("cuda")
-    assert all(word in note for word, note in zip(noted, notes, strict=True))
+    assert all(word in note for word, note in zip(noted, device.autocast_notes("cuda"), strict=True))
 
 
 @pytest.mark.parametrize(
@@ -172,23 +154,23 @@ def test_autocast_on_a_cpu_is_on_only_with_amx_unless_a_precision_is_asked_for(m
     assert all(why_slow in note for note in notes)
 
 
-def test_bf16_hardware_is_read_from_the_cpu_flags(monkeypatch):
-    for flags, name in (
+@pytest.mark.parametrize(
+    "flags, name",
+    [
         ("fpu avx512_bf16", "AVX512-BF16"),
-        ("amx_bf16 sse", "AMX"),
         ("avx512_bf16 amx_bf16 amx_tile", "AMX"),
         ("avx2 avx512f", None),
         (None, None),
-    ):
-        monkeypatch.setattr(environment, "_cpuinfo", lambda field, flags=flags: flags)
-        assert environment.cpu_bf16_hardware() == name
+    ],
+)
+def test_bf16_hardware_is_read_from_the_cpu_flags(monkeypatch, flags, name):
+    monkeypatch.setattr(environment, "_cpuinfo", lambda field: flags)
+    assert environment.cpu_bf16_hardware() == name
 
 
 def test_tf32_is_switched_in_matrix_products_and_convolutions_of_a_gpu_alone():
     on_a_cpu = torch.backends.mkldnn.matmul.fp32_precision, torch.backends.mkldnn.conv.fp32_precision
-    for switch, precision, older in (
-        (device.enable_tf32, "tf32", "high"), (device.disable_tf32, "ieee", "highest"),
-    ):  # fmt: skip
+    for switch, precision, older in ((device.enable_tf32, "tf32", "high"), (device.disable_tf32, "ieee", "highest")):
         switch()
         assert torch.backends.cuda.matmul.fp32_precision == precision
         assert torch.get_float32_matmul_precision() == older  # which torch.compile reads up to 2.13, and refuses a mix

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 import torch
 from support import ROOT
+from support.options import small_options
 
 from common import program as programs
-from common.options import StepOptions
 from common.program import captured, words_of
 from common.timing import Plan
 from walkthrough.results import capture
@@ -19,10 +19,8 @@ BASELINE = ROOT / "labs" / "memory" / "00_baseline.py"
 
 @pytest.fixture
 def options(tmp_path):
-    return StepOptions(
-        logdir=tmp_path, device="cpu", data=tmp_path / "none", download=False, model="resnext11_1x2d", image_size=16,
-        batch_size=4, workers=3, precision="fp32", seed=5, quick=True, stacks=False,
-    )  # fmt: skip
+    changes = {"model": "resnext11_1x2d", "image_size": 16, "workers": 3, "precision": "fp32", "seed": 5}
+    return small_options(tmp_path, data=tmp_path / "none", **changes)
 
 
 def test_a_programs_own_train_step_is_reached_with_the_options_and_without_data(options, capsys):
@@ -59,11 +57,6 @@ def test_what_a_program_raises_is_raised(options, tmp_path):
     with pytest.raises(RuntimeError, match=r"other.py ended without a call of run_step"):
         captured(other, [])
     assert capture.current.get() is None
-
-
-def test_a_batch_is_of_the_options_or_of_the_size_that_is_asked_for(options):
-    for size, images in ((4, programs.float_batch(options)[0]), (9, programs.float_batch(options, 9)[0])):
-        assert (images.shape, images.dtype) == ((size, 3, 16, 16), torch.float32)
 
 
 @pytest.mark.parametrize("loaded", [False, True])

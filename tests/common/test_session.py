@@ -8,13 +8,16 @@ import multiprocessing
 import os
 import shutil
 import signal
-import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT, SmallNet, make_result, run_program, start_program
+from support import ROOT, SmallNet, make_result
+from support.options import small_options
+from support.recorded import tree
+from support.stand_in import striped_images
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader, Dataset
 from torch_tb_profiler.consts import WORKER_PATTERN
@@ -22,7 +25,6 @@ from torch_tb_profiler.consts import WORKER_PATTERN
 from common import session, timing, tracing
 from common.device import without_gpu
 from common.failures import as_input_error
-from common.options import StepOptions
 from walkthrough.results import folder as folders
 from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
@@ -46,11 +48,7 @@ class Images(Dataset):
 
 
 def options(logdir, **changes):
-    values = dict(
-        logdir=logdir, device="cpu", data=logdir, download=False, model="small", image_size=32, batch_size=4, workers=0,
-        precision="auto", seed=0, quick=True, stacks=False,
-    )  # fmt: skip
-    return StepOptions(**(values | changes))
+    return small_options(logdir, **{"data": logdir, "model": "small", **changes})
 
 
 def small_step(failing=None):
@@ -74,9 +72,14 @@ def read_events(trace):
 
 
 def run_small(logdir, failing=None, loader=None, **changes):
-    if loader is None:
-        loader = DataLoader(Images(), batch_size=4, drop_last=True)
+    loader = loader or DataLoader(Images(), batch_size=4, drop_last=True)
     return session.run_step("steps/09_small.py", options(logdir, **changes), loader, small_step(failing))
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch):
+    """As many windows as ever, and no longer than a step."""
+    monkeypatch.setattr(session, "QUICK", replace(session.QUICK, window_seconds=0.0, warmup_seconds=0.0))
 
 
 @pytest.fixture(scope="module")
@@ -156,29 +159,22 @@ def test_tensorboard_gets_scalars_and_hyper_parameters(small):
 
 
 def test_what_distorts_a_run_is_noted(tmp_path, capsys, monkeypatch):
-    """No nvidia-smi, new pages of each of the three traced steps, and a trace that shows nothing of its GPU."""
-    gpu, seen = torch.device("cuda"), []
-
-    def new_pages(traced, timed):
-        seen.append((list(traced), timed))
-        return ["the traced steps touch new pages"]
-
-    count = itertools.count(0, 10).__next__  # 10 from one call to the next
+    """No nvidia-smi, 10 new pages in each of the three traced steps, and a trace that shows nothing of its GPU."""
+    gpu, count, seen = torch.device("cuda"), itertools.count(0, 10).__next__, []
     monkeypatch.setattr(timing, "page_faults", count)
     monkeypatch.setattr(tracing, "faults_so_far", count)
-    monkeypatch.setattr(session, "new_pages", new_pages)
+    monkeypatch.setattr(session, "new_pages", lambda *faults: seen.extend(faults) or ["new pages"])
     monkeypatch.setattr(session.GpuWatch, "notes", ["there is no nvidia-smi"])
     monkeypatch.setattr(session, "without_kernels", lambda events, device: tracing.without_kernels(events, gpu))
     monkeypatch.setenv("WALKTHROUGH_PROGRESS", "json")  # as `record` and `tour` follow it
     smi, kernels, pages = run_small(tmp_path).notes[-3:]
-    assert (smi, pages) == ("there is no nvidia-smi", "the traced steps touch new pages")
+    assert (smi, pages) == ("there is no nvidia-smi", "new pages")
     [line] = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("{")]
     assert line == kernels
     assert "the trace holds no kernels" in line
     assert line.endswith("run again")
-    [(traced, timed)] = seen
-    assert traced == [10, 10, 10]
-    assert 0 < timed <= 2  # of all steps of five windows
+    assert seen[0] == [10, 10, 10]
+    assert 0 < seen[1] <= 2  # of all steps of five windows
 
 
 def of_torch(name, *words):
@@ -193,71 +189,45 @@ def inside(error):
     return of_torch("InductorError", error, None)
 
 
-NOT_COMPILED = [
+FAILURES = [  # an error, or what makes one, and what the user reads
     (lambda: inside(of_torch("InvalidCxxCompiler")), r"no C\+\+ compiler that works: install one"),
     (lambda: inside(RuntimeError("Failed to find C compiler. Please")), "no C compiler that works: install one"),
     (lambda: inside(ImportError("/tmp/inductor/kr/ckre.so: file too short")), "remove the folder /tmp/inductor and"),
     (lambda: of_torch("BackendCompilerFailed", min, ValueError("odd. Very"), None), r"Failed: ValueError: odd\)"),
     (lambda: of_torch("TritonMissing", None), "needs Triton for a GPU.*pip install triton"),
+    (torch.OutOfMemoryError("CUDA out of memory"), r"out of memory .*size 4: try --batch-size 2"),
+    (RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"), "out of memory"),
+    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "out of memory"),
+    (RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space"), "--workers 1.*--shm-size"),
+    (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is"), "--workers 1.*--shm-size"),
+    (RuntimeError("Too many open files. Communication with the workers is no longer possible."), "--workers 1"),
+    (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "--workers 1"),
 ]
 
 
-@pytest.mark.parametrize(("error", "message"), NOT_COMPILED)
-def test_what_cannot_be_compiled_is_one_line_that_says_what_to_do(tmp_path, error, message):
-    with pytest.raises(InputError, match=rf"^torch.compile.*{message}.*, or skip this step$"):
-        run_small(tmp_path, failing=error())
-    assert not (tmp_path / "09_small").exists()
+@pytest.mark.parametrize(("error", "message"), FAILURES)
+def test_what_a_user_can_act_on_is_one_line_that_says_what_to_do(tmp_path, error, message):
+    loader = DataLoader(Images(), batch_size=4, num_workers=1, drop_last=True)
+    with pytest.raises(InputError, match=message), as_input_error(options(tmp_path), loader, torch.device("cpu")):
+        raise error if isinstance(error, Exception) else error()
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError(), RuntimeError("oh, torch.compile is not supported by this")])
 def test_an_error_of_another_kind_keeps_its_traceback_and_the_earlier_run_is_as_it_was(tmp_path, small, error):
-    (folder := tmp_path / "09_small").mkdir()
-    before = {path.name: path.read_bytes() for path in small.folder.iterdir()}
-    for name, content in before.items():
-        (folder / name).write_bytes(content)
+    folder = shutil.copytree(small.folder, tmp_path / "09_small")
     with pytest.raises(type(error)):
         run_small(tmp_path, failing=error)
-    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert tree(folder) == tree(small.folder)
     assert not (tmp_path / ".09_small.partial").exists()
 
 
-COMPILED = """
-import torch
-from walkthrough.results.errors import compile_failure
-try:
-    torch.compile(torch.nn.Linear(2, 2))(torch.ones(1, 2))
-except Exception as error:
-    print(compile_failure(error))
-"""
-
-
-def test_without_a_compiler_there_is_one_line(tmp_path):
+def test_without_a_compiler_there_is_one_line(tmp_path, monkeypatch):
     """For real: nothing is cached, and there is no such compiler."""
-    finished = run_program("-c", COMPILED, cwd=ROOT, CXX="/nonexistent", TORCHINDUCTOR_CACHE_DIR=tmp_path)
-    assert finished.stdout.startswith("torch.compile found no C++ compiler that works"), finished.stderr
-    assert finished.stdout.count("\n") == 1
-
-
-REFUSED = {
-    "GPU memory": (torch.OutOfMemoryError("CUDA out of memory"), r"out of memory .*size 4: try --batch-size 2"),
-    "CPU memory": (RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"),
-                   "out of memory"),
-    "cuBLAS": (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
-               "out of memory"),
-    "small /dev/shm": (RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space left"),
-                       "--workers 1.*--shm-size"),
-    "bus error": (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is"), "--workers 1"),
-    "open files": (RuntimeError("Too many open files. Communication with the workers is no longer possible."),
-                   "--workers 1"),
-    "no more processes": (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "--workers 1"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("error", "message"), REFUSED.values(), ids=REFUSED)
-def test_what_the_system_refuses_is_explained_with_what_to_try(tmp_path, error, message):
-    loader = DataLoader(Images(), batch_size=4, num_workers=1, drop_last=True)
-    with pytest.raises(InputError, match=message), as_input_error(options(tmp_path), loader, torch.device("cpu")):
-        raise error
+    torch._dynamo.reset()
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/nonexistent",))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(InputError, match=r"^torch.compile found no C\+\+ compiler that works.*, or skip this step$"):
+        session.run_step("13.py", options(tmp_path), DataLoader(Images(), batch_size=4), torch.compile(small_step()))
 
 
 def test_out_of_memory_does_not_suggest_an_option_that_has_no_effect_in_the_step(tmp_path):
@@ -273,59 +243,32 @@ def test_a_worker_killed_by_the_system_is_explained(tmp_path):
     assert not (tmp_path / "09_small").exists()
 
 
-@pytest.mark.parametrize(
-    ("place", "code"),
-    [
-        ("walkthrough.results.folder.os.replace", errno.EACCES),
-        ("common.session.shutil.copyfileobj", errno.ENOSPC),
-    ],
-)
-def test_what_cannot_be_written_is_explained(tmp_path, monkeypatch, place, code):
-    def refuse(*_):
+def refuse(code):
+    def refused(*_):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(place, refuse)
-    with pytest.raises(InputError, match=os.strerror(code)):
+    return refused
+
+
+@pytest.mark.parametrize(
+    ("place", "does", "message"),
+    [
+        ("walkthrough.results.folder.os.replace", refuse(errno.EACCES), os.strerror(errno.EACCES)),
+        ("common.session.shutil.copyfileobj", refuse(errno.ENOSPC), os.strerror(errno.ENOSPC)),
+        # The profiler itself says nothing when it cannot write on.
+        ("torch.profiler.profile.export_chrome_trace", lambda self, path: None, "could not be written whole"),
+        ("torch.profiler.profile.export_chrome_trace", lambda self, path: Path(path).write_text('{"traceEvents": [{"n'),
+         "could not be written whole"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_is_explained_and_not_taken_for_a_run(tmp_path, monkeypatch, place, does, message):
+    monkeypatch.setattr(place, does)
+    with pytest.raises(InputError, match=message):
         run_small(tmp_path)
     assert not (tmp_path / "09_small" / "result.json").exists()
 
 
-@pytest.mark.parametrize("text", [None, '{"traceEvents": [{"name": "a"}'])
-def test_a_trace_cut_short_by_a_full_disk_is_not_taken_for_a_run(tmp_path, monkeypatch, text):
-    """The profiler itself says nothing when it cannot write on. None: not even a file."""
-
-    def export(self, path):
-        if text is not None:
-            Path(path).write_text(text)
-
-    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", export)
-    with pytest.raises(InputError, match="could not be written whole"):
-        run_small(tmp_path)
-    assert not (tmp_path / "09_small").exists()
-
-
-def test_what_a_cpu_cannot_show_is_noted_by_the_step_whose_change_has_no_effect(tmp_path):
-    loader, args = DataLoader(Images(), batch_size=4, drop_last=True, pin_memory=True), options(tmp_path)
-    result = session.run_step("05_pinned_memory.py", args, loader, small_step(), notes=["from the step"])
-    assert result.notes[0] == "from the step"
-    assert [note for note in result.notes if "no GPU" in note] == without_gpu("pinned_memory", "cpu")
-    assert any("smoke run" in note for note in result.notes)
-    assert result.pin_memory
-
-
-@pytest.mark.parametrize(
-    ("precision", "dtype", "note"),
-    [("auto", torch.float32, "autocast is off"), ("bf16", torch.bfloat16, "emulated"), ("auto", None, None)],
-)
-def test_precision_and_what_the_device_cannot_do_of_it_are_recorded(tmp_path, monkeypatch, precision, dtype, note):
-    monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: None)
-    notes = session._notes("09_small", options(tmp_path, precision=precision), torch.device("cpu"), dtype)
-    assert any(word in text for text in notes for word in ("autocast", "emulated")) == bool(note)
-    assert not note or any(note in text for text in notes)
-    assert not any("no GPU" in text for text in notes)
-
-
-def test_any_batch_is_trained_on_and_its_tokens_are_counted(tmp_path):
+def test_any_batch_is_trained_on_its_tokens_are_counted_and_a_change_without_effect_is_noted(tmp_path):
     class Texts(Dataset):
         def __len__(self):
             return 40
@@ -338,15 +281,19 @@ def test_any_batch_is_trained_on_and_its_tokens_are_counted(tmp_path):
     def train_step(tokens, mask, label):
         return torch.nn.functional.cross_entropy(layer(tokens * mask), label)
 
-    loader = DataLoader(Texts(), batch_size=4, drop_last=True)
+    loader = DataLoader(Texts(), batch_size=4, drop_last=True, pin_memory=True)
     result = session.run_step(
-        "00_texts.py", options(tmp_path), loader, train_step, torch.bfloat16, count_tokens=lambda batch: batch[1].sum()
-    )
-    assert (result.data, result.precision) == ("Texts", "bfloat16")
+        "05_pinned_memory.py", options(tmp_path), loader, train_step, torch.bfloat16, notes=["from the step"],
+        count_tokens=lambda batch: batch[1].sum(),
+    )  # fmt: skip
+    assert (result.data, result.precision, result.pin_memory) == ("Texts", "bfloat16", True)
     assert result.batch_bytes == 4 * (7 * 8 + 7 * 4 + 8)
     tokens, samples = result.tokens_per_second, result.samples_per_second
     assert tokens.windows == pytest.approx([7 * speed for speed in samples.windows])
-    assert record.read_result(tmp_path / "00_texts" / "result.json") == result
+    assert record.read_result(tmp_path / "05_pinned_memory" / "result.json") == result
+    assert result.notes[0] == "from the step"
+    assert [note for note in result.notes if "no GPU" in note] == without_gpu("pinned_memory", "cpu")
+    assert any("smoke run" in note for note in result.notes)
 
 
 def publish_and_be_killed(logdir, moment):
@@ -389,28 +336,15 @@ def test_a_run_killed_at_any_moment_leaves_nothing_torn(tmp_path, small):
     assert len(list(folder.iterdir())) == 3
 
 
-def test_a_run_ended_by_ctrl_c_while_it_measures_leaves_nothing_and_says_so(tmp_path):
-    program = ROOT / "steps" / "00_baseline.py"
-    process = start_program(sys.executable, program, "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path)
-    for line in process.stdout:
-        if line.strip().startswith("window 1"):
-            process.send_signal(signal.SIGINT)
-            break
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 130
-    assert errors.splitlines()[-1].startswith("00_baseline: interrupted")
+def test_a_run_ended_by_ctrl_c_while_it_measures_leaves_nothing_and_says_so(tmp_path, run_here, monkeypatch):
+    def report(phase, *_, **__):
+        if phase.startswith("window 1"):
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(session.progress, "report", report)
+    monkeypatch.setattr("common.data._striped_images", striped_images)
+    words = "--quick", "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path
+    finished = run_here(ROOT / "steps" / "00_baseline.py", *words)
+    assert finished.returncode == 130
+    assert finished.stderr.splitlines()[-1].startswith("00_baseline: interrupted")
     assert all(path.suffix == ".lock" for path in tmp_path.iterdir())
-
-
-def test_a_step_runs_with_nothing_but_torch_torchvision_and_tensorboard(tmp_path):
-    """As on somebody's GPU machine: the clone on Python's path, and none of the other packages there."""
-    blocked = ["rich", "matplotlib", "pandas", "torch_tb_profiler", "IPython", "jupyter", "msgspec", "pytest"]
-    (tmp_path / "sitecustomize.py").write_text(
-        f"import sys\nsys.path.append({str(ROOT)!r})\nsys.modules.update(dict.fromkeys({blocked!r}))\n"
-    )
-    finished = run_program(
-        ROOT / "steps" / "00_baseline.py", "--quick", "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path,
-        cwd=tmp_path, PYTHONPATH=tmp_path,
-    )  # fmt: skip
-    assert finished.returncode == 0, finished.stderr
-    assert (tmp_path / "00_baseline" / "result.json").exists()

@@ -127,8 +127,3 @@ def test_no_epoch_begins_within_a_window(monkeypatch):
     assert [log[at + 1 : at + 4] for at in starts[1:]] == [[5, 6, 7], [1, 2, 3], [4, 5, 6], [1, 2, 3]]
     batches = [entry for entry in log if entry != "window"]
     assert batches == [number % 8 for number in range(len(batches))]  # and none is left out
-
-
-def test_windows_longer_than_an_epoch_hold_several(monkeypatch):
-    log = trained(monkeypatch, "cpu", Epochs(numbered(2)))
-    assert len([entry for entry in log if entry != "window"]) == 1 + 1 + 3 * (1 + PLAN.windows)

@@ -76,15 +76,6 @@ def test_an_interval_is_drawn_as_far_as_it_reaches_to_either_side():
     assert rounds.rounds_compared(ladder()) == rounds.rounds_compared(made) == (1, 1)
 
 
-def test_an_svg_does_not_depend_on_the_last_digits_of_a_float():
-    def svg(change):
-        made = ladder(make_result("01_amp", windows=[speed * (1 + change) for speed in FAST]))
-        return figures.svg_text(figures.ladder_figure(made))
-
-    text = svg(0)
-    assert svg(1e-13) == text
-
-
 def test_the_cells_of_a_heat_map_stand_in_order_at_their_places_with_their_values_and_notes():
     def row(batch, rate, mean, note=""):
         accuracy = mean and asdict(Mean(mean, mean - 1, mean + 1, 3))

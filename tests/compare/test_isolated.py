@@ -11,16 +11,6 @@ from support import ROOT, is_running, still_there
 
 from walkthrough.compare import isolated
 
-# Print "begun" and two numbers of processes, which run until they are ended.
-ANSWERING = """
-import os, subprocess, time
-from walkthrough.results.progress import end_with_reader
-
-end_with_reader()
-own = subprocess.Popen(["sleep", "600"])
-print("begun", os.getpid(), own.pid, flush=True)
-time.sleep(600)
-"""
 TRAINING = """
 import multiprocessing, os, sys, time
 from common.options import step_options
@@ -39,16 +29,12 @@ def main():
 if __name__ == "__main__":
     main()
 """
-PROGRAM = """
-import sys
+COMMAND = """
 from pathlib import Path
 from walkthrough.compare import isolated
-show = lambda line, *child: print(line, flush=True)
+
+isolated.run(Path({file!r}), {words!r}, lambda event: None, lambda line: print(line, flush=True))
 """
-PROGRAMS = {  # what it starts, and by which call
-    "a measurement": (ANSWERING, "isolated.answer((sys.executable, {file!r}), {{}}, 600, show)"),
-    "a step": (TRAINING, "isolated.run(Path({file!r}), {words!r}, lambda event: None, show)"),
-}
 
 
 @pytest.fixture
@@ -64,11 +50,9 @@ def step(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="reads /proc")
-@pytest.mark.parametrize("what", PROGRAMS)
-def test_with_a_command_that_is_killed_all_that_it_started_ends(step, tmp_path, what):
-    body, call = PROGRAMS[what]
+def test_with_a_command_that_is_killed_its_step_and_what_that_started_end(step, tmp_path):
     words = ["--device", "cpu", "--logdir", str(tmp_path / "logs"), "--data", str(tmp_path)]
-    code = PROGRAM + call.format(file=str(step(body)), words=words)
+    code = COMMAND.format(file=str(step(TRAINING)), words=words)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=environment) as command:
         pids = [int(pid) for pid in command.stdout.readline().split()[1:]]
@@ -120,10 +104,3 @@ def test_a_compiler_is_asked_to_clean_up_before_it_is_killed(monkeypatch):
     monkeypatch.setattr(isolated.os, "killpg", lambda *killed: happened.append(killed))
     isolated.end_with_children(SimpleNamespace(pid=7))
     assert happened == [(7, signal.SIGTERM), isolated.TERMINATE_SECONDS, (7, signal.SIGKILL)]
-
-
-def test_an_answer_is_written_in_one_piece_as_others_may_write_into_the_same_pipe(monkeypatch):
-    written = []
-    monkeypatch.setattr(sys, "stdout", SimpleNamespace(write=written.append, flush=lambda: None))
-    isolated.print_answer({"value": 1})
-    assert written == ['{"answer": {"value": 1}}\n']

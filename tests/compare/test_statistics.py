@@ -167,9 +167,6 @@ def test_an_unresolved_ratio_is_marked(answer, text, resolved):
     assert answer.resolved is resolved
 
 
-# How often intervals hold the truth. benchmarks/interval_coverage.py shows it in full.
-
-
 def alike(generator, shape, correlation):
     """Noise of standard deviation 1, its last axis AR(1)."""
     noise = generator.standard_normal(shape)
@@ -178,25 +175,15 @@ def alike(generator, shape, correlation):
     return noise
 
 
-def share_that_holds(answers, truth):
-    return np.mean([answer.low <= truth <= answer.high for answer in answers])
-
-
 def test_over_drifting_rounds_95_percent_of_intervals_hold_the_ratio():
+    """`benchmarks/interval_coverage.py` shows it in full."""
     generator, trials, number = np.random.default_rng(1), 500, 4
     drift = 0.05 * np.cumsum(generator.standard_normal((trials, 1, number, 1)), axis=2)
     offsets = 0.02 * generator.standard_normal((trials, 2, number, 1))
     logarithms = drift + offsets + 0.03 * alike(generator, (trials, 2, number, 5), 0.6)
     logarithms[:, 0] += math.log(1.3)
     answers = [ratio(dict(enumerate(a)), dict(enumerate(b))) for a, b in np.exp(logarithms).tolist()]
-    assert 0.9 < share_that_holds(answers, 1.3) < 0.99
-
-
-def test_the_bootstrap_of_one_round_holds_the_ratio_of_the_two_runs():
-    noise = 0.03 * alike(np.random.default_rng(2), (400, 2, 5), 0.6)
-    answers = [of_windows(a, b) for a, b in np.exp(noise).tolist()]
-    assert share_that_holds(answers, 1.0) >= 0.85
-    assert np.mean([math.log(answer.high / answer.low) for answer in answers]) < 8 * 0.03  # and says something
+    assert 0.9 < np.mean([answer.low <= 1.3 <= answer.high for answer in answers]) < 0.99
 
 
 def from_1(errors):
@@ -239,18 +226,6 @@ def test_the_rounds_needed_are_those_whose_interval_ends_at_1():
     assert rounds_needed(ratios, 1000) == 1000
     assert rounds_needed([1.1, 1 / 1.1], 5) > 1e9  # 1, but for rounding
     assert rounds_needed([1.0, 1.0], 5) == math.inf
-
-
-def test_early_ends_find_no_difference_where_there_is_none_more_often_than_five_percent_and_one():
-    rounds = 10
-    noise = 0.05 * np.random.default_rng(3).standard_normal((500, rounds, 2))
-
-    def found(ratios):
-        answers = (decided(ratios[:count], rounds) for count in range(3, rounds))
-        early = next((answer for answer in answers if answer is not None), None)
-        return of_pairs(ratios).resolved if early is None else early
-
-    assert np.mean([found(ratios) for ratios in np.exp(noise[..., 1] - noise[..., 0]).tolist()]) < 0.07
 
 
 def test_the_mean_of_values_has_students_interval():

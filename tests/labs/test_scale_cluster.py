@@ -48,7 +48,7 @@ def parsed(*words):
     return parser.parse_args(words)
 
 
-def test_a_cluster_is_what_the_command_line_asks_for_and_what_is_missing_is_one_line(tmp_path, monkeypatch):
+def test_a_cluster_is_what_the_command_line_asks_for_or_one_line(tmp_path, monkeypatch, run_here):
     assert cluster_of(parsed(), tmp_path) is None
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(InputError, match="pip install submitit"):
@@ -59,9 +59,6 @@ def test_a_cluster_is_what_the_command_line_asks_for_and_what_is_missing_is_one_
         cluster_of(parsed("--cluster", "slurm"), tmp_path)
     chosen = cluster_of(parsed("--cluster", "local", "--cpus", "2", "--minutes", "5", "--at-a-time", "3"), tmp_path, 1)
     assert chosen == Cluster("local", tmp_path, cpus=2, gpus=1, minutes=5, at_a_time=3)
-
-
-def test_a_command_line_that_makes_no_sense_is_refused(run_here):
     assert_refused(run_here(SLURM, "--nodes", "2", "--", "python"), "--nodes 2 needs --processes-per-node")
 
 

@@ -40,9 +40,8 @@ pytestmark = [
 
 
 @pytest.fixture
-def data(drawn, tmp_path, monkeypatch):
-    """A copy of `drawn`, to be changed; work is done in this process."""
-    monkeypatch.setattr(jpegs, "usable_cores", lambda: 1)
+def data(drawn, tmp_path):
+    """A copy of `drawn`, to be changed."""
     shutil.copytree(drawn, tmp_path / "data", ignore=shutil.ignore_patterns("*px"))
     return tmp_path / "data"
 
@@ -119,9 +118,8 @@ def test_corrupt_jpegs_are_named_counted_and_left_out(data, run_here):
 
 
 @pytest.fixture
-def hub(drawn, tmp_path, monkeypatch):
+def hub(drawn, tmp_path):
     """`drawn` as the Hugging Face hub stores ImageNet: data/train-00000-of-00002.parquet …"""
-    monkeypatch.setattr(jpegs, "usable_cores", lambda: 1)
     arrow = pytest.importorskip("pyarrow", reason="pyarrow is not installed")
     parquet = importlib.import_module("pyarrow.parquet")
     (tmp_path / "hub" / "data").mkdir(parents=True)

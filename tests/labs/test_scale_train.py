@@ -11,7 +11,6 @@ from support import ROOT, assert_refused, run_program
 from support.labs import assert_goes_on_after_a_kill
 from torch.nn import functional as F
 
-from labs.scale import data as jpegs
 from labs.scale import train
 from labs.scale.preprocess import prepared
 from labs.shared.training import epochs_in
@@ -26,9 +25,7 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def cached(drawn):
     """`drawn` as cached images of 16 px."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jpegs, "usable_cores", lambda: 1)
-        return prepared(drawn, "cached", scale_ranks.SIZE)
+    return prepared(drawn, "cached", scale_ranks.SIZE)
 
 
 def started(data, folder, *torchrun):
@@ -64,8 +61,8 @@ def test_two_processes_train_the_same_as_one_with_twice_the_batch_of_each(two, c
 
 
 def test_gradients_are_exchanged_in_the_last_pass_in_each_or_never(two):
-    once = two.facts[0]["exchanges"][0]
-    assert once > 0 and two.facts[0]["exchanges"] == [once, once, 2 * once, 0]
+    once, *more = two.facts[0]["exchanges"]
+    assert once > 0 and more == [once, 2 * once, 0]
     out = (two.folder / "out0").read_text()  # of train.py itself
     assert "from cached; batch 8 = 2 processes x 1 passes x 4" in out
     assert len(epochs_in(two.folder / "train")) == 1

@@ -1,7 +1,6 @@
 """labs/speedrun: augmentations, networks and the clock by known answers, its programs, and its study."""
 
 import json
-import sys
 from dataclasses import asdict
 
 import pytest
@@ -100,11 +99,11 @@ def test_lookahead_averages_and_gives_its_average_back():
         lookahead.step()
     # after the last step of both, the memory is 0.5 ** 2: 0.25 of the slow 0 and 0.75 of the fast 3
     assert model.weight.item() == pytest.approx(2.25)
-    norm = nn.BatchNorm1d(2)  # its statistics are averaged too
+    norm = nn.BatchNorm1d(2)
     lookahead = Lookahead(norm, steps=2, every=1)
     norm.running_mean.fill_(5)
     lookahead.step()
-    assert 0 < norm.running_mean[0] < 5
+    assert 0 < norm.running_mean[0] < 5  # averaged, too
 
 
 @pytest.mark.parametrize(("failure", "epochs"), [(None, 2), ("diverged", None), ("not reached", None)])
@@ -218,7 +217,6 @@ def test_a_race_stops_at_its_target_and_one_that_fails_is_one_line(raced):
 
 
 LAST, NAIVE, FASTER = study.LAST, study.NAIVE, study.FASTER_RATE
-TABLES = ["setting", "ladder", "ablations", "published", "heat_map", "curves", "momentum", "differences", "calls"]
 
 
 def a_race(accuracies=(0.5, 0.99), failure=None, seconds=1.0):
@@ -227,9 +225,7 @@ def a_race(accuracies=(0.5, 0.99), failure=None, seconds=1.0):
     return {"accuracies": accuracies, "losses": (1.0,) * len(accuracies), "failure": failure, **reached}
 
 
-@pytest.fixture
-def small(few_digits, tmp_path, monkeypatch, measure_here):
-    """The study's program with little to do, its measurements in this process."""
+def test_a_small_study_fills_every_table(few_digits, tmp_path, monkeypatch, measure_here, run_main):
     measure_here(study)
     monkeypatch.setattr(torch, "compile", lambda function: function)
     short = data.Setting(0.05, 16, "w4", 8, {NAIVE: data.Plan(2, 0.1)})
@@ -241,24 +237,13 @@ def small(few_digits, tmp_path, monkeypatch, measure_here):
     monkeypatch.setattr(study, "PROGRAMS", (NAIVE, "04_one_cycle", "05_momentum", LAST))
     monkeypatch.setattr(study, "CONSTANT", (NAIVE,))
     monkeypatch.setattr(study, "IDEAS", ("half_precision", "celu"))
-    words = ["--quick", "--device", "cpu", "--precision", "fp32", "--logdir", str(tmp_path), "--data", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", ["study.py", *words])
-    return study.lab_options("", "speedrun", study.DEFAULTS, words)[0]
-
-
-def test_a_small_study_fills_every_table(small, tmp_path):
-    study.main()
+    words = ["--quick", "--device", "cpu", "--precision", "fp32", "--logdir", tmp_path, "--data", tmp_path]
+    assert run_main(study, *words).returncode == 0
     result = read(tmp_path / "labs" / "speedrun" / "study.json")
-    assert [name for name in (*TABLES, "races") if not result.tables[name]] == []
+    assert [name for name, rows in result.tables.items() if not rows] == []
     assert [row["program"] for row in result.tables["ladder"]] == [NAIVE, FASTER, *study.PROGRAMS[1:]]
     assert [row["program"] for row in result.tables["ablations"]] == ["celu"]  # half precision would be the same
     assert str(ROOT) not in json.dumps(asdict(result))  # no folder of this machine
-
-
-def test_a_program_that_fails_has_its_reason_and_the_others_race(small):
-    no_data, diverged = study.races(small, [["03_resnet9", "--dataset", "cifar10"], [study.PLAIN, "--lr", "1000"]])
-    assert "no CIFAR-10" in no_data["error"]
-    assert (diverged["error"], diverged["failure"], diverged["seconds_to_target"]) == (None, "diverged", None)
 
 
 def test_the_ladder_counts_failures_and_compares_pairs_that_both_reached():

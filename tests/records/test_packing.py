@@ -5,9 +5,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from support.recorded import TRACE, edit, edit_trace, tree
+from support.recorded import TRACE, edit_trace, tree
 
-from walkthrough.compare import tour
 from walkthrough.records import record
 from walkthrough.results import result
 
@@ -42,18 +41,6 @@ def test_what_is_not_a_valid_record_is_not_packed_and_gets_no_page(folder, comma
     code, out, [line] = command("--pack", folder)
     assert (code, out, TRACE in line) == (2, [], True)
     assert not (folder / "README.md").exists() and not list(tmp_path.glob("*.zip"))
-
-
-def test_a_step_without_effect_on_its_device_has_one_run_and_the_others_keep_theirs(folder, command):
-    runs = folder / "01_amp" / "runs"
-    (runs / "2.json").unlink()
-    edit(runs / "1.json", lambda value: value.update(needs="bf16 units"))
-    result.write_result(runs / "1.json", result.read_result(runs / "1.json"))
-    tour.sum_up(folder / "01_amp")
-    record.write_page(folder)
-    code, out, err = command("--check", folder)
-    assert (code, err) == (0, [])
-    assert [line.split(",")[0] for line in out[:2]] == ["00_baseline: 2 runs", "01_amp: 1 runs"]
 
 
 def test_of_a_record_that_was_cut_off_within_a_round_all_runs_are_packed(folder, command, tmp_path):

@@ -113,30 +113,21 @@ def test_no_tag_setting_or_value_of_an_event_file_is_a_private_text(tmp_path):
                 scalars(path.read_bytes())
 
 
-def in_the_events(folder, text):
-    write_events(folder / EVENTS, [*POINTS, (text, 1, 1.0)], {}, MEDIANS)
-
-
-def in_a_run(folder, text):
-    edit(folder / "01_amp/runs/2.json", lambda value: value["notes"].append(text))
-
-
 def in_a_missing_step(folder, text):
     (folder / "13_compile").mkdir(exist_ok=True)
     result.write_json(folder / "13_compile/not_run.json", {"step": "13_compile", "reason": text})
 
 
-def in_a_study(folder, text):
-    result.write_json(folder / "limit.json", make_limit().as_json() | {"notes": [text]})
-
-
+RUN = "01_amp/runs/2.json"
 IN_A_FILE = {
     "record.json": lambda folder, text: edit(folder / "record.json", lambda value: value.update({text: 1})),
     TRACE: lambda folder, text: edit_trace(folder / TRACE, lambda trace: trace.update({text: 1})),
-    EVENTS: in_the_events,
-    "01_amp/runs/2.json": in_a_run,
+    EVENTS: lambda folder, text: write_events(folder / EVENTS, [*POINTS, (text, 1, 1.0)], {}, MEDIANS),
+    RUN: lambda folder, text: edit(folder / RUN, lambda value: value["notes"].append(text)),
     "13_compile/not_run.json": in_a_missing_step,
-    "limit.json": in_a_study,
+    "limit.json": lambda folder, text: result.write_json(
+        folder / "limit.json", make_limit().as_json() | {"notes": [text]}
+    ),
     "README.md": lambda folder, text: (folder / "README.md").write_text(f"# A GPU\n\n{text}\n"),
 }
 

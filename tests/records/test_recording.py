@@ -198,10 +198,8 @@ def test_a_record_that_is_killed_at_any_moment_is_whole_and_goes_on(valid_runs, 
 @pytest.mark.parametrize(
     ("device", "words", "instructions", "name"),
     [
-        ("NVIDIA H200", ["--seed", "1"], None, "nvidia-h200"),
-        ("NVIDIA H200", ["--model=resnet50"], None, "nvidia-h200-resnet50"),
+        ("NVIDIA H200", ["--model=resnet50", "--seed", "1"], None, "nvidia-h200-resnet50"),
         ("AMD EPYC", [], "AVX512-BF16", "amd-epyc-avx512-bf16"),
-        ("Intel(R) Core(TM) i7-8650U CPU @ 1.90GHz", [], None, "intel-core-i7-8650u-cpu-1-90ghz"),
     ],
 )
 def test_a_record_is_named_after_its_device_instructions_and_model(device, words, instructions, name):
@@ -277,16 +275,6 @@ def test_of_a_trace_over_the_limit_the_first_steps_are_kept_with_the_work_they_l
     assert sorted(kept, key=str) == sorted([*step(1), *step(2)], key=str)
 
 
-def test_a_step_that_fails_is_named_and_tried_again_next_time(runs, record_runs):
-    runs.failing["01_amp"] = 1, "it broke"
-    done = record_runs("--runs", "1")
-    assert (done.returncode, "01_amp" in done.stderr, runs.log) == (1, True, NAMES)
-    runs.failing.clear()
-    runs.log.clear()
-    assert record_runs("--runs", "1").returncode == 0
-    assert runs.log == ["01_amp"]
-
-
 def test_a_step_that_cannot_be_run_is_recorded_with_its_reason_until_it_can(runs, record_runs, folder):
     runs.failing["01_amp"] = 2, "no compiler in /opt/secret/bin: install one"
     assert record_runs("--runs", "2").returncode == 2
@@ -316,7 +304,6 @@ def test_a_step_that_ran_once_and_then_cannot_keeps_its_runs(runs, record_runs, 
     ("words", "changes", "message"),
     [
         (["--seed", "5"], {}, "seed was 0 and is 5"),
-        (["--batch-size", "64"], {}, "words was [] and is ['--batch-size', '64']"),
         ([], {"environment": {"torch": "1.0"}}, "torch was '1.0'"),
         ([], {"code": "0" * 64}, "the code of steps/, common/ or walkthrough/ has changed"),
     ],

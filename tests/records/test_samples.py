@@ -17,45 +17,26 @@ from walkthrough.records import samples
 CONTENT = {"one": b"the first trace", "two": b"the second, a longer trace"}
 
 
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.server.asked.append(self.path)
-        name, body = self.path[1:], CONTENT.get(self.path[1:], b"")
-        fault = self.server.faults.get(name)
-        if fault == "missing":
-            self.send_error(404)
-            return
-        sent = {"cut off": body[:-3], "other": body[::-1]}.get(fault, body)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(sent)
-
+class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
 
 @pytest.fixture
-def server(monkeypatch):
-    """A server with two samples, which are the list; `faults` says what is wrong with which answer."""
+def served(monkeypatch, tmp_path_factory):
+    """A folder with two samples, which are the list; a server sends what is in it."""
+    folder, every = tmp_path_factory.mktemp("served"), samples.read_list()
     monkeypatch.setenv("no_proxy", "127.0.0.1,.invalid")
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.faults, server.asked = {}, []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        every = samples.read_list()
-        listed = [
-            replace(
-                every.samples[0],
-                name=name,
-                file=f"{name}.pt.trace.json.gz",
-                bytes=len(content),
-                address=f"http://127.0.0.1:{server.server_port}/{name}",
-                sha256=hashlib.sha256(content).hexdigest(),
-            )
-            for name, content in CONTENT.items()
-        ]
+        listed = []
+        for name, content in CONTENT.items():
+            (folder / name).write_bytes(content)
+            address, digest = f"http://127.0.0.1:{server.server_port}/{name}", hashlib.sha256(content).hexdigest()
+            own = {"name": name, "file": f"{name}.pt.trace.json.gz", "bytes": len(content), "sha256": digest}
+            listed.append(replace(every.samples[0], address=address, **own))
         monkeypatch.setattr(samples, "read_list", lambda: replace(every, samples=listed))
-        yield server
+        yield folder
         server.shutdown()
 
 
@@ -72,60 +53,46 @@ def files(folder):
 WHOLE = ["LICENCES.txt", "README.md", "one/one.pt.trace.json.gz", "two/two.pt.trace.json.gz"]
 
 
-def test_each_is_fetched_into_a_run_folder_and_kept(server, run, tmp_path):
-    assert run(tmp_path / "s").returncode == 0
-    assert files(tmp_path / "s") == WHOLE
-    assert (tmp_path / "s" / "two" / "two.pt.trace.json.gz").read_bytes() == CONTENT["two"]
-    assert "Redistribution and use" in (tmp_path / "s" / "LICENCES.txt").read_text(encoding="utf-8")
-    asked = len(server.asked)
-    assert run(tmp_path / "s").stdout.count("there already") == 2
-    assert len(server.asked) == asked
+def test_each_is_fetched_into_a_run_folder_and_kept(served, run, tmp_path):
+    assert run(tmp_path).returncode == 0
+    assert files(tmp_path) == WHOLE
+    assert (tmp_path / "two" / "two.pt.trace.json.gz").read_bytes() == CONTENT["two"]
+    assert "Redistribution and use" in (tmp_path / "LICENCES.txt").read_text(encoding="utf-8")
+    (served / "one").unlink()  # is not asked for again
+    assert run(tmp_path).returncode == 0
 
 
-@pytest.mark.parametrize("fault", ["missing", "other", "cut off"])
-def test_anything_but_the_trace_is_refused_in_one_line_and_the_other_is_kept(server, run, tmp_path, fault):
-    server.faults["one"] = fault
+@pytest.mark.parametrize("sent", [None, b"another trace 1", CONTENT["one"][:-3], CONTENT["one"] + b"x"])
+def test_anything_but_the_trace_is_refused_in_one_line_and_the_other_is_kept(served, run, tmp_path, sent):
+    if sent is None:
+        (served / "one").unlink()
+    else:
+        (served / "one").write_bytes(sent)
     assert_refused(run(tmp_path), "one", "1 of 2 are in")
     assert files(tmp_path) == [*WHOLE[:2], WHOLE[3]]
-    server.faults.clear()
+    (served / "one").write_bytes(CONTENT["one"])
     assert run(tmp_path).returncode == 0
     assert files(tmp_path) == WHOLE
 
 
-def test_without_a_network_one_line_says_so_and_what_is_there_stays(server, run, tmp_path, monkeypatch):
+def test_without_a_network_one_line_says_so_and_what_is_there_stays(served, run, tmp_path, monkeypatch):
     def no_address(*_, **__):
         raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
 
-    server.faults["two"] = "missing"
+    (served / "two").unlink()
     run(tmp_path)
     monkeypatch.setattr(socket, "getaddrinfo", no_address)
     assert_refused(run(tmp_path), "Name or service not known", "1 of 2 are in")
     assert files(tmp_path) == WHOLE[:3]
 
 
-def test_a_host_that_says_nothing_is_not_waited_for(server):
-    sample = samples.read_list().samples[0]
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        address = f"http://127.0.0.1:{silent.getsockname()[1]}/x"
-        with pytest.raises(samples.InputError, match="timed out"):
-            samples.fetched(replace(sample, address=address), timeout=0.2)
-
-
-def test_files_that_are_here_are_found_by_their_checksums(server, run, tmp_path):
+def test_files_that_are_here_are_found_by_their_checksums(served, run, tmp_path):
     have = tmp_path / "have"
     (have / "below").mkdir(parents=True)
     (have / "below" / "any name.json.gz").write_bytes(CONTENT["one"])
     (have / "same size.json").write_bytes(CONTENT["two"][::-1])
     assert_refused(run(tmp_path / "s", "--from", have), "holds no file with the checksum of two")
     assert files(tmp_path / "s") == WHOLE[:3]
-    assert server.asked == []
-
-
-def test_a_folder_that_cannot_be_used_is_one_line(server, run, tmp_path):
-    (tmp_path / "file").touch()
-    assert_refused(run(tmp_path / "file"), "is a file")
     assert_refused(run(tmp_path / "s", "--from", tmp_path / "none"), "there is no such folder")
 
 

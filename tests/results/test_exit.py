@@ -5,7 +5,7 @@ import sys
 import pytest
 from support import run_program
 
-from walkthrough.results.errors import InputError, OneLineParser, exit_code
+from walkthrough.results.errors import InputError, exit_code
 
 ERRORS = [
     (InputError("no such folder"), 2, "program: no such folder"),
@@ -56,15 +56,3 @@ def test_a_program_cleans_up_and_ends_in_that_line_or_in_a_defect_s_traceback(
     assert (finished.returncode, finished.stdout) == (code, "printed without a newline, cleaned up, atexit ran\n")
     lines = finished.stderr.splitlines()
     assert (lines[0], lines[-1], len(lines) == 1) == (first, last, code == 2)
-
-
-def test_only_parsing_sets_the_hook_and_the_one_before_shows_what_is_no_line_of_ours(monkeypatch):
-    seen = []
-    monkeypatch.setattr(sys, "excepthook", before := lambda *raised: seen.append(raised[0]))
-    parser = OneLineParser()
-    assert sys.excepthook is before
-    parser.parse_args([])
-    sys.excepthook(ZeroDivisionError, ZeroDivisionError(), None)
-    with pytest.raises(SystemExit):
-        sys.excepthook(InputError, InputError("no"), None)
-    assert seen == [ZeroDivisionError]

@@ -59,6 +59,7 @@ BROKEN = {
     "not JSON": ('{"schema": 1', "not JSON"),
     "not an object": ("[1]", "not an object"),
     "another schema": (with_(schema=3), "schema 3"),
+    "a schema of many letters": (with_(schema="x" * 50), f"has schema '{'x' * 38}…; this"),
     "field missing": (without("batch_bytes"), "missing required field `batch_bytes`"),
     "true is no number": (with_(image_size=True), "Expected `int`, got `bool` - at `$.image_size`"),
     "nested": (with_(step_ms={"p90": None}), "Expected `float`, got `null` - at `$.step_ms.p90`"),

@@ -1,18 +1,17 @@
 """The ablation: its program is the steps', its plan, its runs and how they go on, and what follows from them."""
 
-import functools
+import inspect
 import itertools
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from support import NAMES, ROOT, SmallNet, exit_code_of
+from support import NAMES, SmallNet, exit_code_of
+from support.options import small_options
+from support.stand_in import striped_images
 from test_steps import reads
 
-from common import data
-from common.options import StepOptions
 from studies import ablation as ablate
 from studies import switches
 from studies.ablation import LADDER, PAIRS, Optimisations, no_effect, tables, variants
@@ -21,26 +20,19 @@ from walkthrough.compare import study as results
 from walkthrough.compare.statistics import mean, of_pairs
 from walkthrough.results.errors import InputError
 
-OPTIONS = StepOptions(
-    logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="mobilenet_v2", image_size=32,
-    batch_size=8, workers=0, precision="auto", seed=0, quick=True, stacks=False,
-)  # fmt: skip
+OPTIONS = small_options(batch_size=8)
 
 
 @pytest.fixture
 def stand_in(monkeypatch):
-    """The stand-in data set's images are made once."""
-    once = functools.cache(lambda count: original(data.np.arange(count) % 10, data.np.random.default_rng(1)))
-    original = data._striped_images
-    monkeypatch.setattr(data, "_striped_images", lambda labels, generator: once(len(labels)))
+    monkeypatch.setattr("common.data._striped_images", striped_images)
 
 
 @pytest.fixture
-def bench(monkeypatch, stand_in, tmp_path, capture_step, request):
-    """bench(k, workers): step k and the program with all optimisations up to it, as namespaces to compare.
+def bench(monkeypatch, stand_in, tmp_path, capture_step):
+    """bench(k): step k and the program with all optimisations up to it: loader, train_step, model, what was compiled.
 
-    Both on `SmallNet`, in each precision, on a CPU with bf16 hardware or without; torch.compile leaves models as they
-    are.
+    Both on `SmallNet`, in bf16 from step 01 on; torch.compile leaves models as they are.
     """
     compiled, models = [], []
 
@@ -51,66 +43,54 @@ def bench(monkeypatch, stand_in, tmp_path, capture_step, request):
         return target
 
     monkeypatch.setattr(torch, "compile", leave)
-    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
     monkeypatch.setattr(switches, "classifier", lambda *_: models.append(SmallNet()) or models[-1])
 
     def with_model(training, model):
-        return SimpleNamespace(
-            loader=training.loader, train_step=training.train_step, model=model,
-            compiled=[("model" if target is model else "function", mode) for target, mode in compiled],
-            cudnn_benchmark=torch.backends.cudnn.benchmark,
-        )  # fmt: skip
-
-    def both(k, workers=0):  # each is used before the next is made, which seeds anew
+        asked = [("model" if target is model else "function", mode) for target, mode in compiled]
         compiled.clear()
+        return SimpleNamespace(loader=training.loader, train_step=training.train_step, model=model, compiled=asked)
+
+    def both(k):  # each is used before the next is made, which seeds anew
+        words = {"--data": tmp_path, "--batch-size": 8, "--workers": 1, "--precision": "bf16"}
         torch.backends.cudnn.benchmark = False
-        words = {"--data": tmp_path, "--batch-size": 8, "--workers": workers, "--precision": request.param}
         step = capture_step(NAMES[k], *(str(word) for item in words.items() for word in item))
         yield with_model(step, step.model)
-        compiled.clear()
+        torch.backends.cudnn.benchmark = False
+        assert ablate.NAMES[:k] == tuple(name[3:] for name in NAMES[1 : k + 1])
         training = switches.training(Optimisations(**dict.fromkeys(ablate.NAMES[:k], True)), step.args)
         yield with_model(training, models[-1])
 
     return both
 
 
-def closure(function):
-    return {
-        name: cell.cell_contents
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__, strict=True)
-    }  # fmt: skip
-
-
-def test_the_optimisations_are_the_steps():
-    assert (*(name[3:] for name in NAMES[1:-1]), "tf32") == ablate.NAMES  # the last step needs several processes
-
-
 @pytest.mark.filterwarnings("ignore:.*pin_memory.*")
-@pytest.mark.parametrize(
-    ("k", "bench"),
-    [*((k, "fp32") for k in range(len(NAMES) - 1)), *((k, "bf16") for k in (1, 3, 8, 13, 14, 15))],
-    indirect=["bench"],
-)
+@pytest.mark.parametrize("k", range(len(NAMES) - 1), ids=NAMES[:-1])
 def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
     facts = []
     to = torch.Tensor.to
     for training in bench(k):
-        waits, asked, dtypes = 0, [], []
+        loader = getattr(training.loader, "loader", training.loader)  # that which is prefetched
+        names = "batch_size num_workers prefetch_factor pin_memory persistent_workers drop_last".split()
+        fetched = {name: getattr(loader, name, None) for name in names}
+        loader.num_workers = 0  # from here on: no process is started
+        waits, asked, dtypes, losses = 0, [], [], []
         training.model.layers[0].register_forward_hook(lambda *seen, dtypes=dtypes: dtypes.append(seen[2].dtype))
-        losses = []
 
         def logged(self, *words, asked=asked, **more):
             asked.append(more.get("non_blocking", False))
             return to(self, *words, **more)
 
-        for images, labels in itertools.islice(training.loader, 3):
+        for images, labels in itertools.islice(training.loader, 2):
             with monkeypatch.context() as patch:
                 patch.setattr(torch.Tensor, "to", logged)
                 waits += reads(training, images, labels)
             losses.append(training.train_step(images, labels).item())
-        cells = closure(training.train_step)
+        cells = inspect.getclosurevars(training.train_step).nonlocals
         facts.append(
-            {
+            fetched
+            | {
+                "loader": (type(training.loader), type(getattr(loader, "sampler", None))),
+                "transform": repr(loader.dataset.transform),
                 "losses": losses,
                 "last images": training.model.seen.sum().item(),
                 "batch": (images.dtype, tuple(images.shape), images.stride()),
@@ -120,7 +100,7 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
                 "optimizer": cells["optimizer"].defaults,
                 "channels last": training.model.layers[0].weight.is_contiguous(memory_format=torch.channels_last),
                 "compiled": training.compiled,
-                "cudnn.benchmark": training.cudnn_benchmark,
+                "cudnn.benchmark": torch.backends.cudnn.benchmark,
                 "curve": [type(value) for value in cells["losses"]],
             }
         )
@@ -128,36 +108,13 @@ def test_with_all_up_to_a_step_the_program_is_that_step(bench, monkeypatch, k):
     assert combined == step
 
 
-@pytest.mark.parametrize("bench", ["fp32"], indirect=True)
-@pytest.mark.parametrize("k", range(len(NAMES) - 1), ids=NAMES[:-1])
-def test_its_loader_is_that_step_s(bench, k):
-    facts = []
-    for loader in (training.loader for training in bench(k, workers=1)):
-        fetching = getattr(loader, "loader", loader)  # that which is prefetched
-        own = [getattr(loader, name) for name in ("batch_size", "num_workers", "prefetch_factor", "pin_memory")]
-        own += [getattr(fetching, name, None) for name in ("persistent_workers", "drop_last")]
-        facts.append([*own, type(loader), type(getattr(fetching, "sampler", None)), repr(loader.dataset.transform)])
-    assert facts[0] == facts[1]
-
-
 def test_what_cannot_be_run_is_one_line(stand_in, monkeypatch):
     monkeypatch.setattr(switches, "classifier", lambda *_: SmallNet())
-
-    def why(on=("bigger_batch", "on_device_data"), **changes):
-        with pytest.raises(InputError) as error:
-            switches.program(replace(OPTIONS, **changes), 1, "x", on, "auto")
-        return str(error.value)
-
-    def no_memory(*_, **__):
-        raise MemoryError("DefaultCPUAllocator: can't allocate memory")
-
-    assert "larger than the data (50000 images)" in why(batch_size=50_001)
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "compile", lambda *_, **__: 1 / 0)
-        assert why(["compile", "on_device_data"]).startswith("torch.compile failed: ZeroDivisionError")
-    monkeypatch.setattr(switches, "time_training", no_memory)
-    assert why().endswith("with batch size 8: try --batch-size 4")
-    assert why(["on_device_data"]).endswith("try a smaller --model or --image-size")  # step 00's batch
+    monkeypatch.setattr(torch, "compile", lambda *_, **__: 1 / 0)
+    with pytest.raises(InputError, match=r"larger than the data \(50000 images\)"):
+        switches.program(replace(OPTIONS, batch_size=50_001), 1, "x", ["bigger_batch", "on_device_data"], "auto")
+    with pytest.raises(InputError, match=r"torch\.compile failed: ZeroDivisionError"):
+        switches.program(OPTIONS, 1, "x", ["compile", "on_device_data"], "auto")
 
 
 # The plan
@@ -184,16 +141,14 @@ def test_on_a_gpu_every_optimisation_is_enabled_and_left_out():
     by_name = {variant.name: set(variant.on) for variant in every}
     assert by_name["baseline"] == by_name["control"] == set()
     assert by_name["full"] == set(LADDER)
-    assert by_name["full without amp"] == set(LADDER) - {"amp"}
-    assert by_name["full + tf32"] == {*LADDER, "tf32"}
     assert by_name["baseline + amp + channels_last"] == {"amp", "channels_last"}
+    for name in ablate.NAMES:
+        with_it, without_it = (by_name[variant] for variant in ablate.in_full(name))
+        assert without_it == with_it - {name} != with_it
+        assert by_name[ablate.alone(name)] == by_name[ablate.before(name)] | {name}
     for name, needed in ablate.NEEDS.items():
-        assert by_name[f"baseline + {name}"] == by_name[ablate.alone(name)] == {needed, name}
-        assert ablate.before(name) == f"baseline + {needed}"
+        assert by_name[ablate.before(name)] == {needed}
         assert name not in by_name[f"full without {needed}"]
-        with_it, without_it = (by_name[variant] for variant in ablate.in_full(needed))
-        assert with_it == without_it | {needed}
-        assert by_name[f"full without {name}"] == set(LADDER) - {name}
 
 
 def test_what_has_no_effect_on_this_device_is_not_measured():
@@ -201,13 +156,11 @@ def test_what_has_no_effect_on_this_device_is_not_measured():
     reasons = no_effect(options, "autocast is off: so")
     assert list(reasons) == ON_NO_GPU
     assert reasons["amp"] == "autocast is off: so"
-    assert reasons["prefetch_stream"].startswith("no GPU: there is no copy to overlap")
     every = variants(reasons)
     without_all = ablate.in_full("compile")[0]  # full without all that needs compile, whether it has an effect or not
     named = set(names_of(every)) - {without_all}
     assert not [name for name in named if any(reason in name for reason in reasons)]
     assert next(variant for variant in every if variant.name == "full").on == LADDER  # as step 15 on a CPU
-    assert no_effect(replace(options, device="cuda:1"), None) == {}
     no_change = replace(options, device="cuda", batch_size=32, workers=0)
     assert list(no_effect(no_change, None)) == ["bigger_batch", "multiprocess_loading"]
 
@@ -259,22 +212,32 @@ def names_without_effect(result):
 EVERY = names_of(variants(ON_NO_GPU))
 
 
-def test_runs_are_interleaved_and_every_measurement_is_kept(fake, tmp_path):
-    assert ended(tmp_path, "--runs", 3) == 0
-    assert fake.log == EVERY + EVERY[::-1] + EVERY
+def test_runs_are_interleaved_the_same_command_goes_on_after_a_cut_and_a_larger_number_of_runs_adds_some(
+    fake, tmp_path
+):
+    fake.stop = 5
+    assert ended(tmp_path, "--runs", 1) == 130
+    assert len(read(tmp_path).measured["measurements"]) == 5
+    assert ablate.UNFINISHED in read(tmp_path).notes
+    fake.log, fake.stop = [], None
+    assert ended(tmp_path, "--runs", 1) == 0
+    assert fake.log == EVERY[5:]
+    assert ablate.UNFINISHED not in read(tmp_path).notes
+    fake.log = []
+    assert (ended(tmp_path, "--runs", 2), ended(tmp_path, "--runs", 1)) == (0, 0)
+    assert fake.log == EVERY[::-1]
     result = read(tmp_path)
-    assert [one["variant"] for one in result.measured["measurements"]] == fake.log
-    assert {one["run"] for one in result.measured["measurements"]} == {1, 2, 3}
-    assert result.precision == "float32"
+    assert [one["variant"] for one in result.measured["measurements"]] == EVERY + EVERY[::-1]
+    assert [one["run"] for one in result.measured["measurements"]] == [1] * len(EVERY) + [2] * len(EVERY)
+    assert result.measured["runs"] == 2
     [why] = [one["why"] for one in result.measured["no_effect"] if one["name"] == "amp"]
     assert why.startswith("autocast is off: this CPU has no bf16")
 
 
 @pytest.mark.parametrize(
     "bf16, words, precision, alone_only",
-    [(None, ["--precision", "bf16"], "bfloat16", []), ("AMX", [], "bfloat16", []), (None, [], None, []),
-     ("AVX512-BF16", ["--precision", "fp32"], None, []), ("AVX512-BF16", [], None, ["amp"])],
-)  # fmt: skip
+    [(None, ["--precision", "bf16"], "bfloat16", []), (None, [], None, []), ("AVX512-BF16", [], None, ["amp"])],
+)
 def test_amp_is_in_the_full_ladder_where_it_is_chosen_alone_where_it_may_be_slower_and_else_has_no_effect(
     fake, tmp_path, bf16, words, precision, alone_only
 ):
@@ -292,31 +255,13 @@ def test_amp_is_in_the_full_ladder_where_it_is_chosen_alone_where_it_may_be_slow
         assert with_amp == {"baseline + amp"} and not any("amp" in row["pair"] for row in result.tables["pairs"])
 
 
-def test_the_same_command_goes_on_after_a_cut_and_a_larger_number_of_runs_adds_to_what_is_done(fake, tmp_path):
-    fake.stop = 5
-    assert ended(tmp_path, "--runs", 2) == 130
-    assert len(read(tmp_path).measured["measurements"]) == 5
-    assert ablate.UNFINISHED in read(tmp_path).notes
-    fake.log, fake.stop = [], None
-    assert ended(tmp_path, "--runs", 2) == 0
-    assert fake.log == EVERY[5:] + EVERY[::-1]
-    assert ablate.UNFINISHED not in read(tmp_path).notes
-    fake.log = []
-    assert ended(tmp_path, "--runs", 1) == 0
-    assert fake.log == []
-    assert ended(tmp_path, "--runs", 3) == 0
-    assert fake.log == EVERY
-    assert read(tmp_path).measured["runs"] == 3
-
-
-@pytest.mark.parametrize("words", [["--seed", 3], ["--workers", 2]])
-def test_what_another_ablation_measured_is_not_taken_and_is_replaced_by_a_whole_one_only(fake, tmp_path, words):
+def test_what_another_ablation_measured_is_not_taken_and_is_replaced_by_a_whole_one_only(fake, tmp_path):
     ended(tmp_path, "--runs", 1)
     whole, fake.log, fake.stop = read(tmp_path), [], 3
-    assert ended(tmp_path, "--runs", 1, *words) == 130
+    assert ended(tmp_path, "--runs", 1, "--workers", 2) == 130
     assert read(tmp_path) == whole
     fake.stop = None
-    assert ended(tmp_path, "--runs", 1, *words) == 0
+    assert ended(tmp_path, "--runs", 1, "--workers", 2) == 0
     assert fake.log == EVERY
     assert read(tmp_path) != whole
 
@@ -376,7 +321,7 @@ def test_an_effect_is_the_mean_of_ratios_within_each_run_with_its_interval():
     assert amp["saves, us per image"] == mean([1e6 / 100 - 1e6 / 110, 1e6 / 200 - 1e6 / 240, 1e6 / 100 - 1e6 / 130])
     assert amp["saves there, us per image"] == mean([1e6 / 450 - 1e6 / 900, 1e6 / 200 - 1e6 / 800])
     assert amp["alone"] == of_pairs([1.1, 1.2, 1.3])
-    assert amp["in the full ladder"] == of_pairs([2.0, 4.0]), "of the runs that have both"
+    assert amp["in the full ladder"] == of_pairs([2.0, 4.0])  # of the runs that have both
     assert on_device["in the full ladder"] == of_pairs([2.0, 1.0, 2.0])
     assert on_device["alone"] is None
 
@@ -394,7 +339,6 @@ def interaction(speeds, base=BASE):
     ("both", "answer"),
     [
         ((270.0, 540.0, 288.0), "more"),  # predicted: 1.5 x 1.2 = 1.8
-        ((180.0, 360.0, 180.0), "none measurable"),
         ((270.0, 540.0, 170.0), "none measurable"),  # one run on the other side
         ((90.0, 180.0, 90.0), "less"),
     ],

@@ -1,13 +1,13 @@
 """The input pipeline alone: what a loader delivers, which side is the bottleneck, the command."""
 
-import math
-from functools import partial
 from types import SimpleNamespace
 
 import psutil
 import pytest
 import torch
-from support import SmallNet, assert_refused, make_limit
+from support import assert_refused, make_limit
+from support.stand_in import striped_images
+from torch import nn
 
 from studies import input as input_study
 from studies import study
@@ -16,9 +16,6 @@ from walkthrough.compare import study as results
 from walkthrough.compare.roofs import of_study
 from walkthrough.results import privacy
 from walkthrough.results.errors import InputError
-
-MB = 10**6
-FILE = "input.json"
 
 
 def throughput(*windows):
@@ -36,11 +33,8 @@ MODEL = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("cores", "numbers"), [(1, [0, 1, 2]), (2, [0, 1, 2]), (6, [0, 1, 2, 4, 6]), (16, [0, 1, 2, 4, 8, 16])]
-)
-def test_worker_numbers_double_up_to_the_cores(cores, numbers):
-    assert input_study.worker_numbers(cores) == numbers
+def test_worker_numbers_double_up_to_the_cores():
+    assert [input_study.worker_numbers(cores) for cores in (1, 2, 6)] == [[0, 1, 2], [0, 1, 2], [0, 1, 2, 4, 6]]
 
 
 @pytest.mark.parametrize(
@@ -69,45 +63,27 @@ def test_the_sentence_names_the_slower_side_and_what_changes_it(rows, sentence):
     assert sentence in input_study.bottleneck(every, MODEL, cores=2)
 
 
-class Few(torch.utils.data.Dataset):
-    """Eight small images."""
-
-    source = "stand-in"
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return torch.zeros(3, 4, 4, dtype=torch.uint8), index
-
-
 def options_of(tmp_path, **changes):
     values = {"device": "cpu", "model": "mobilenet_v2", "image_size": 32, "batch_size": 4, "seed": 0, "quick": True}
     return SimpleNamespace(logdir=tmp_path, **(values | changes))
 
 
-@pytest.fixture
-def small(monkeypatch):
-    """`limit --input` on `SmallNet` and a few images, without worker processes."""
-    monkeypatch.setattr("common.model.classifier", lambda *_: SmallNet())
-    monkeypatch.setattr("common.data.cifar10", lambda *_, **__: Few())
-    monkeypatch.setattr(input_study, "worker_numbers", lambda cores: [0])
-
-
 @pytest.mark.parametrize(("most", "tried"), [(0, None), (1, [0, 1])])
-def test_what_fewer_workers_delivered_is_kept_where_more_fail(small, ended, tmp_path, monkeypatch, most, tried):
+def test_what_fewer_workers_delivered_is_kept_where_more_fail(run_command, tmp_path, monkeypatch, most, tried):
     def deliver(data, options, workers, window_seconds):
         if workers > most:
             raise RuntimeError("unable to write to file </torch_7>: No space left on device, shared memory")
         return delivered(workers, 50.0 + workers, 60.0 + workers, 70.0 + workers)
 
+    monkeypatch.setattr(input_study, "model_alone", lambda *_: (MODEL, []))
     monkeypatch.setattr(input_study, "deliver", deliver)
     monkeypatch.setattr(input_study, "worker_numbers", lambda cores: [0, 1, 2, 4])
-    done = ended("--logdir", tmp_path)
+    monkeypatch.setattr("common.data._striped_images", striped_images)
+    done = run_command("limit", "--input", "--device", "cpu", "--quick", "--logdir", tmp_path)
     if tried is None:
         assert_refused(done, "failed with 1 worker")
         return
-    result = results.read(tmp_path / FILE)
+    result = results.read(tmp_path / "input.json")
     assert [row["workers"] for row in result.measured["delivered"]] == tried
     assert any("the input pipeline failed with 2 workers" in note and "<" not in note for note in result.notes)
 
@@ -120,7 +96,7 @@ def write_limit(folder, **changes):
     return of_study(limit).fastest
 
 
-def test_the_model_s_side_is_taken_from_a_limit_that_matches(small, tmp_path):
+def test_the_model_s_side_is_taken_from_a_limit_that_matches(tmp_path):
     limit = write_limit(tmp_path)
     consumed, notes = input_study.model_alone(options_of(tmp_path, batch_size=8), torch.float32)
     assert (consumed["samples_per_second"], notes) == (vars(limit.samples_per_second), [])
@@ -129,18 +105,15 @@ def test_the_model_s_side_is_taken_from_a_limit_that_matches(small, tmp_path):
 
 
 @pytest.mark.parametrize("case", ["no limit", "another device", "another precision", "broken"])
-def test_without_a_limit_that_matches_the_model_s_side_is_measured_resizing_stored_images(
-    small, tmp_path, monkeypatch, case
-):
-    model, options = SmallNet(), options_of(tmp_path, image_size=40)
-    monkeypatch.setattr("common.model.classifier", lambda *_: model)
+def test_without_a_limit_that_matches_the_model_s_side_is_measured_resizing_stored_images(tmp_path, monkeypatch, case):
+    model, options = nn.Sequential(nn.Flatten(), nn.Linear(3 * 40 * 40, 10)), options_of(tmp_path, image_size=40)
+    monkeypatch.setattr("common.model.classifier", lambda *_: model)  # which takes no images of 32 px
     if case.startswith("another"):
         write_limit(tmp_path, image_size=40, **{"cores": 999} if case == "another device" else {"precision": "float16"})
     elif case == "broken":
         (tmp_path / "limit.json").write_text("torn")
     consumed, _ = input_study.model_alone(options, torch.float32)
     assert (consumed["kind"], consumed["batch_size"]) == ("uncompiled", 4)
-    assert model.seen.shape[-1] == 40
     why = {"no limit": "no limit.json here", "broken": "is broken: not JSON"}.get(case, "limit.json is of another")
     assert why in consumed["source"]
     assert privacy.redacted(consumed["source"]) == consumed["source"], "a path is no one else's business"
@@ -154,29 +127,6 @@ def test_a_worker_that_died_is_one_line():
         raise RuntimeError("unable to allocate shared memory(shm) for file </torch_1>")
     with pytest.raises(RuntimeError), as_input_error(4):
         raise RuntimeError("a defect")
-
-
-@pytest.fixture
-def ended(run_command):
-    """ended(*words): the finished `limit --input`, in fp32, so that no CPU's instructions decide what is computed."""
-    words = "--input", "--device", "cpu", "--quick", "--batch-size", "4", "--precision", "fp32"
-    return partial(run_command, "limit", *words)
-
-
-def test_the_command_measures_both_sides_the_model_with_as_many_images_as_memory_holds(
-    small, room_for_two, ended, tmp_path
-):
-    out = ended("--logdir", tmp_path).stdout
-    assert "The model alone: out of memory with batch size 4: measured with batch 2." in out
-    result = results.read(tmp_path / FILE)
-    [row], model = result.measured["delivered"], result.measured["model_alone"]
-    windows = row["samples_per_second"]["windows"]
-    assert (row["workers"], row["worker_bytes"], len(windows)) == (0, None, input_study.WINDOWS)
-    assert all(math.isfinite(speed) and speed > 0 for speed in windows)
-    assert (result.measured["batch_size"], model["batch_size"], model["kind"]) == (4, 2, "uncompiled")
-    assert "measured briefly, resizing on the device included: no limit.json here" in model["source"]
-    assert (result.setup.data, result.precision, result.quick) == ("stand-in", "float32", True)
-    assert any("the workers had all cores to themselves" in note for note in result.notes)
 
 
 def test_memory_is_the_median_of_the_processes_whose_memory_is_known(monkeypatch):

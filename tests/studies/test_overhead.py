@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from support import ROOT, SmallNet
+from support import SmallNet
+from support.options import small_options
 
-from common.options import StepOptions
 from studies import one_batch, overhead
 from studies.overhead import LEAD_STEPS, OFF_AGAIN, cost, is_slower, tracings, us_per_event
 from walkthrough.compare.study import NotMeasured
@@ -19,10 +19,7 @@ from walkthrough.results.errors import InputError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 BY_NAME = {tracing.name: tracing for tracing in tracings(CPU)}
-OPTIONS = StepOptions(
-    logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="tiny", image_size=32,
-    batch_size=4, workers=0, precision="fp32", seed=0, quick=True, stacks=False,
-)  # fmt: skip
+OPTIONS = small_options(precision="fp32")
 
 
 def mode(name, *ratios, **changes):
@@ -36,13 +33,15 @@ def mode(name, *ratios, **changes):
     return values | changes
 
 
+@pytest.fixture(autouse=True)
+def no_garbage(monkeypatch):
+    """To collect that of all tests takes long."""
+    monkeypatch.setattr(overhead, "gc", SimpleNamespace(collect=lambda: None))
+
+
 RECORDS = {  # mode: what it records besides operators
     "operators": set(),
-    "+ shapes": {"shapes"},
-    "+ flops": {"shapes"},
-    "+ memory": {"memory"},
     "+ modules": set(),  # see the table's legend: TorchScript's only
-    "+ stacks": {"functions", "modules"},
     "+ stacks of operators": {"functions", "modules", "operators' stacks"},
     "as the steps": {"shapes", "memory"},
 }
@@ -75,24 +74,14 @@ def test_only_the_edges_of_the_timed_steps_synchronise_a_gpu(monkeypatch):
 
 def test_a_process_opens_one_profiler_and_measures_off_before_it(monkeypatch):
     happened, profile, train = [], torch.profiler.profile, one_batch.TrainStep.__call__
-
-    class Logged(profile):
-        def __enter__(self):
-            happened.append("open")
-            return super().__enter__()
-
-        def __exit__(self, *error):
-            super().__exit__(*error)
-            happened.append("close")
-
-    monkeypatch.setattr(torch.profiler, "profile", Logged)
+    monkeypatch.setattr(torch.profiler, "profile", lambda **more: happened.append("open") or profile(**more))
     monkeypatch.setattr(one_batch.TrainStep, "__call__", lambda *words: happened.append("step") or train(*words))
     monkeypatch.setattr("common.model.classifier", lambda *_: SmallNet())
     result = overhead.mode(OPTIONS, run=1, name="operators", batch_size=4)
-    assert (happened.count("open"), happened.count("close"), happened[-1]) == (1, 1, "close")
-    before, traced = happened[: happened.index("open")], happened[happened.index("open") + 1 : -1]
-    assert len(before) >= result["steps"]
-    assert len(traced) == LEAD_STEPS + result["steps"]
+    opened = happened.index("open")
+    assert happened.count("open") == 1
+    assert opened >= result["steps"]
+    assert happened[opened + 1 :] == ["step"] * (LEAD_STEPS + result["steps"])
     assert (result["steps"], result["batch_size"], result["notes"]) == (2, 4, [])
     assert min(result["off_ms"], result["step_ms"], result["finish_seconds"]) > 0
     assert result["sizes"]["events_per_step"] > 10
@@ -107,9 +96,6 @@ def test_a_trace_s_sizes_are_a_step_s_and_metadata_is_no_event(tmp_path):
     assert sizes["events_per_step"] == 1.5
 
 
-FEW = (OFF_AGAIN, "kernels only", "operators", "+ shapes")
-
-
 def test_a_gpu_s_trace_without_kernels_is_no_measurement():
     operators, kernels = [{"cat": "cpu_op"}] * 9, [{"cat": "kernel"}] * 4
     overhead.check_kernels(operators + kernels, 4, CUDA)
@@ -120,56 +106,50 @@ def test_a_gpu_s_trace_without_kernels_is_no_measurement():
 
 
 @pytest.fixture
-def do():
-    """In place of processes: `log` of (run, mode, batch size), `answers` {mode: changes of its answer, or why not}.
+def measured():
+    """measured(runs, operators): the modes of so many runs, notes and what was asked for; operators(run) may raise.
 
     A step takes 100 ms in the first run, 200 ms in the second, and twice as long while it is traced.
     """
-    state = SimpleNamespace(log=[], answers={}, options=OPTIONS)
 
-    def measure(what, run, name, batch_size):
-        state.log.append((run, name, batch_size))
-        answer = state.answers.get(name, {})
-        answer = answer(run) if callable(answer) else answer
-        if isinstance(answer, str):
-            raise NotMeasured(answer)
-        traced = name != OFF_AGAIN
-        sizes = {"json_bytes_per_step": 1000, "gzip_bytes_per_step": 1, "events_per_step": 4.0}
-        return {
-            "off_ms": 100.0 * run, "step_ms": 100.0 * run * (2 if traced else 1), "steps": 3,
-            "finish_seconds": 0.5 if traced else None, "sizes": sizes if traced and run == 1 else None,
-            "batch_size": batch_size, "notes": [],
-        } | answer  # fmt: skip
+    def call(runs, operators):
+        log = []
 
-    state.measure = measure
-    return state
+        def measure(what, run, name, batch_size):
+            log.append((run, name, batch_size))
+            if name == "operators":
+                operators(run)
+            traced = name != OFF_AGAIN
+            sizes = {"json_bytes_per_step": 1000, "gzip_bytes_per_step": 1, "events_per_step": 4.0}
+            return {
+                "off_ms": 100.0 * run, "step_ms": 100.0 * run * (2 if traced else 1), "steps": 3,
+                "finish_seconds": 0.5 if traced else None, "sizes": sizes if traced and run == 1 else None,
+                "batch_size": batch_size, "notes": [],
+            }  # fmt: skip
 
+        few = [BY_NAME[name] for name in (OFF_AGAIN, "kernels only", "operators", "+ shapes")]
+        found, notes = overhead.measured_modes(SimpleNamespace(options=OPTIONS, measure=measure), few, runs)
+        return {mode["name"]: mode for mode in found["modes"]}, notes, log
 
-def runs_of(do, runs):
-    found, notes = overhead.measured_modes(do, [BY_NAME[name] for name in FEW], runs)
-    return {mode["name"]: mode for mode in found["modes"]}, found["batch_size"], notes
+    return call
 
 
-def test_every_mode_is_a_process_in_every_run_and_the_first_has_the_sizes(do):
-    modes, _, notes = runs_of(do, runs=2)
-    assert do.log[:3] == [(1, OFF_AGAIN, 4), (1, "operators", 4), (1, "+ shapes", 4)]
-    assert {entry[1] for entry in do.log[3:]} == {OFF_AGAIN, "operators", "+ shapes"}
-    assert modes["operators"]["off_ms"] == [100.0, 200.0]
-    assert modes["operators"]["step_ms"] == [200.0, 400.0]
-    assert modes["operators"]["json_bytes_per_step"] == 1000
-    assert modes[OFF_AGAIN]["json_bytes_per_step"] is None
+def test_every_mode_is_a_process_in_every_run_and_one_that_fails_is_not_tried_again(measured):
+    def fail_from_run_3_on(run):
+        if run >= 3:
+            raise NotMeasured("its trace holds 0 kernels")
+
+    modes, notes, log = measured(4, fail_from_run_3_on)
+    assert log[:3] == [(1, OFF_AGAIN, 4), (1, "operators", 4), (1, "+ shapes", 4)]
+    assert [entry[1] for entry in log].count("operators") == 3
+    assert (modes["operators"]["not_measured"], modes["operators"]["step_ms"]) == ("its trace holds 0 kernels", [])
+    assert "operators was not measured: its trace holds 0 kernels" in notes
+    assert (modes["operators"]["json_bytes_per_step"], modes[OFF_AGAIN]["json_bytes_per_step"]) == (None, None)
+    shapes = modes["+ shapes"]
+    assert (shapes["off_ms"], shapes["step_ms"]) == ([100.0, 200.0, 300.0, 400.0], [200.0, 400.0, 600.0, 800.0])
+    assert shapes["json_bytes_per_step"] == 1000  # of the first run
     assert "no GPU" in modes["kernels only"]["not_measured"]
     assert any(note.startswith("kernels only was not measured") for note in notes)
-
-
-def test_a_mode_that_fails_is_not_measured_with_its_reason_and_not_tried_again(do):
-    do.answers["operators"] = lambda run: {} if run < 3 else "its trace holds 0 kernels"
-    modes, _, notes = runs_of(do, 4)
-    assert [entry[1] for entry in do.log].count("operators") == 3
-    assert (modes["operators"]["not_measured"], modes["operators"]["step_ms"]) == ("its trace holds 0 kernels", [])
-    assert modes["operators"]["json_bytes_per_step"] is None
-    assert len(modes["+ shapes"]["step_ms"]) == 4
-    assert "operators was not measured: its trace holds 0 kernels" in notes
 
 
 def test_every_mode_begins_and_ends_some_run_and_none_is_always_after_the_same():

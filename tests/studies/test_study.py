@@ -2,16 +2,20 @@
 
 import io
 import json
+import re
 from dataclasses import replace
+from importlib import import_module
 from xml.etree import ElementTree
 
 import pytest
 import torch
 from rich.console import Console
-from support import ROOT, assert_refused, exit_code_of
+from support import ROOT, SmallNet, assert_refused, exit_code_of
 
+from common.options import options_from
 from studies import ablation, overhead, study
 from walkthrough.cli import main
+from walkthrough.compare import roofs
 from walkthrough.compare import study as results
 from walkthrough.results.errors import InputError
 
@@ -66,14 +70,11 @@ def test_a_smoke_run_does_not_replace_a_whole_study_and_a_broken_one_is_named(tm
 
 
 @of_each
-@pytest.mark.parametrize(
-    "words, message",
-    [(["--model", "mobilenet_v22"], "unknown model"), (["--logdir", "/dev/null/logs"], "cannot write")],
-)
-def test_bad_words_are_a_line_and_nothing_is_written(name, tmp_path, run_command, words, message):
+@pytest.mark.parametrize("words", [["--model", "mobilenet_v22"], ["--logdir", "/dev/null/logs"]])
+def test_bad_words_are_a_line_and_nothing_is_written(name, words, tmp_path, run_command):
     own = [*COMMANDS.get(name, [name]), "--device", "cpu", "--quick", "--logdir", tmp_path / "logs", *words]
-    assert_refused(run_command(*own), message)
-    assert not (tmp_path / "logs").exists() or not [*(tmp_path / "logs").glob("*.json")]
+    assert_refused(run_command(*own), *{"--model": ["unknown model"], "--logdir": ["cannot write"]}[words[0]])
+    assert not [*tmp_path.glob("logs/*.json")]
 
 
 SMALL = {  # words of a call that takes seconds
@@ -85,13 +86,35 @@ SMALL = {  # words of a call that takes seconds
 }
 
 
-@of_each
-def test_a_real_quick_call(name, tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+def answer(command, request, limit_seconds, on_line=None):
+    """`isolated.answer`, but measured in this process."""
+    module = import_module(re.search(r"studies\.\w+", command[-1])[0])
+    own = json.loads(json.dumps(request, default=str))
+    return {"value": getattr(module, own["what"])(options_from(own["options"]), **own["settings"])}
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """Studies that measure little, in this process; what is compiled, for real, is a model of few kernels."""
     few = [one for one in overhead.tracings(torch.device("cpu")) if one.name in (overhead.OFF_AGAIN, "operators")]
-    monkeypatch.setattr(overhead, "tracings", lambda device: few)
     variants = [ablation.Variant("baseline", ()), ablation.Variant("baseline + on_device_data", ("on_device_data",))]
-    monkeypatch.setattr(ablation, "variants", lambda *_: variants)
+    for name, value in {
+        "walkthrough.compare.isolated.answer": answer,
+        "studies.ablation.variants": lambda *_: variants,
+        "studies.fastest.QUICK_SEARCH_SECONDS": 0,
+        "studies.fastest.classifier": lambda *_: SmallNet(),
+        "studies.input.worker_numbers": lambda cores: [0, 1],
+        "studies.overhead.tracings": lambda device: few,
+        "studies.roofline.COPIES": {"cpu": (1,)},
+        "studies.roofline.MATRICES": {"cpu": (8,)},
+        "torch._functorch.config.enable_autograd_cache": True,  # put back afterwards
+        "torch._inductor.config.fx_graph_cache": True,
+    }.items():
+        monkeypatch.setattr(name, value)
+
+
+def call(name, tmp_path, capfd):
+    """A real call of a command: its result, which it printed, drew and wrote."""
     words = [*COMMANDS.get(name, [name]), *SMALL[name], "--json", "--precision", "fp32", "--logdir", str(tmp_path)]
     assert exit_code_of(main, [*words, "--device", "cpu", "--quick", "--plot", str(tmp_path / "a.svg")]) == 0
     result = results.read(tmp_path / f"{name}.json")
@@ -102,3 +125,30 @@ def test_a_real_quick_call(name, tmp_path, monkeypatch, capfd):
     svg = (tmp_path / "a.svg").read_text()
     assert ElementTree.fromstring(svg).tag == "{http://www.w3.org/2000/svg}svg"
     assert "tiny_convmixer" in svg
+    return result
+
+
+@pytest.mark.parametrize("name", ["input", "ablation", "overhead"])
+def test_a_quick_call(name, little, tmp_path, capfd):
+    call(name, tmp_path, capfd)
+
+
+def test_a_quick_limit_counts_times_and_compiles_one_step(little, tmp_path, capfd):
+    measured, known = call("limit", tmp_path, capfd).measured, roofs.read(tmp_path)
+    forward = measured["forward_flops_per_image"] * 4
+    assert forward < measured["flops_per_step"] < forward * 3
+    assert sum(group["flops"] or 0 for group in measured["groups"]) == measured["flops_per_step"]
+    assert sum(group["bytes"] for group in measured["groups"]) == measured["bytes_per_step"]
+    assert all(group["traced_ms"] > 0 for group in measured["groups"])  # each that was counted is found in the trace
+    assert 0 < measured["without_formula"]["calls_share"] < 1
+    assert 0 < measured["without_formula"]["time_share"] < 1
+    assert known.flops_per_image == measured["flops_per_step"] / 4
+    assert known.least_bytes(4, "float32") < measured["bytes_per_step"]
+    uncompiled, compiled = measured["speeds"]
+    moved = [speed["bytes_per_second"] / speed["samples_per_second"]["median"] for speed in (uncompiled, compiled)]
+    assert (compiled["compiled"], 0.2 < moved[1] / moved[0] < 1) == (True, True)
+    assert uncompiled["share_of_memory_roof"] < uncompiled["bytes_per_second"] / known.bytes_roof
+
+
+def test_a_quick_sweep_measures_in_a_process_of_its_own(tmp_path, capfd):
+    call("sweep", tmp_path, capfd)

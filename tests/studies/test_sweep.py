@@ -6,16 +6,15 @@ The GPU's side is tested by fakes: nothing here was run on one.
 import multiprocessing
 import os
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import psutil
 import pytest
 import torch
-from support import ROOT
+from support import assert_refused
+from support.options import small_options
 
-from common.options import StepOptions
 from common.timing import Timing, Window
 from studies import study, sweep
 from studies import switches as training_program
@@ -28,10 +27,7 @@ from walkthrough.compare.study import Measurements, NotMeasured
 from walkthrough.results.result import Setup
 
 MB = 10**6
-OPTIONS = StepOptions(
-    logdir=Path("/nowhere"), device="cpu", data=ROOT / "data", download=False, model="resnet18", image_size=32,
-    batch_size=128, workers=2, precision="auto", seed=0, quick=True, stacks=False,
-)  # fmt: skip
+OPTIONS = small_options(model="resnet18", batch_size=128, workers=2)
 
 
 def run(*windows, cores=1.5, workers=1):
@@ -94,9 +90,8 @@ def test_runs_are_interleaved_and_what_failed_is_not_tried_again():
     assert [one["failed"] for one in cells] == [None, None, "a worker was killed"]
 
 
-@pytest.mark.parametrize(("cores", "numbers"), [(1, [0, 1, 2]), (2, [0, 1, 2, 4]), (6, [0, 1, 2, 4, 6, 12])])
-def test_workers_double_up_to_twice_the_cores(cores, numbers):
-    assert sweep.default_workers(cores) == numbers
+def test_workers_double_up_to_twice_the_cores():
+    assert [sweep.default_workers(cores) for cores in (1, 2, 6)] == [[0, 1, 2], [0, 1, 2, 4], [0, 1, 2, 4, 6, 12]]
 
 
 def test_cores_are_the_cpu_seconds_of_the_process_and_its_workers_over_the_time(monkeypatch):
@@ -105,9 +100,8 @@ def test_cores_are_the_cpu_seconds_of_the_process_and_its_workers_over_the_time(
     monkeypatch.setattr(sweep, "os", SimpleNamespace(getpid=lambda: 1))
     monkeypatch.setattr(sweep, "process_memory", lambda pids: memory[tuple(pids)])
     for cpu, cores in (([3.0, 9.0], 1.5), ([None, 9.0], None), ([3.0, None], None)):
-        cpu_seconds, clock = iter(cpu), iter([100.0, 104.0])
-        monkeypatch.setattr(sweep, "cpu_seconds", lambda pids, left=cpu_seconds: (next(left), pids == [7, 8])[0])
-        monkeypatch.setattr(sweep, "time", SimpleNamespace(perf_counter=lambda left=clock: next(left)))
+        monkeypatch.setattr(sweep, "cpu_seconds", Mock(side_effect=cpu))
+        monkeypatch.setattr(sweep, "time", Mock(perf_counter=Mock(side_effect=[100.0, 104.0])))
         with sweep.ResourceUse() as use:
             pass
         assert (use.cores, use.process_bytes, use.worker_bytes) == (cores, *memory.values())
@@ -121,9 +115,7 @@ def test_cpu_seconds_are_of_this_process_and_of_those_named(monkeypatch):
 
     monkeypatch.setattr(psutil, "Process", process)
     monkeypatch.setattr(os, "times", lambda: (3.0, 4.0, 100.0, 100.0, 100.0))
-    assert sweep.cpu_seconds([]) == 7.0
-    assert sweep.cpu_seconds([1, 3]) == 7.0 + 10.0 + 1.0 + 30.0 + 1.0
-    assert sweep.cpu_seconds([1, 99]) is None
+    assert [sweep.cpu_seconds(pids) for pids in ([], [1, 3], [1, 99])] == [7.0, 7.0 + 11.0 + 31.0, None]
 
 
 def test_the_program_is_step_05_s_with_pinned_memory_as_asked(monkeypatch):
@@ -146,49 +138,45 @@ def test_the_program_is_step_05_s_with_pinned_memory_as_asked(monkeypatch):
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """Cells that are made up, so that nothing is trained: the options and settings of each."""
+def swept(monkeypatch, run_command, tmp_path):
+    """swept(*words): the finished `sweep`, its result, and the options and settings of each cell; they are made up."""
     log = []
 
     def measure(self, what, run, **setting):
         log.append((self.options, setting))
+        if self.options.seed:
+            raise NotMeasured("killed")
         return {"windows": [1.0 + setting["workers"]] * 3, "cores": None, "process_bytes": None, "worker_bytes": None}
+
+    def call(*words):
+        own = "sweep", "--device", "cpu", "--quick", "--logdir", tmp_path, "--data", tmp_path
+        finished, path = run_command(*own, *words), tmp_path / "sweep.json"
+        return finished, path.exists() and results.read(path), log
 
     monkeypatch.setattr("common.model.classifier", lambda *_: None)
     monkeypatch.setattr(Measurements, "measure", measure)
-    return log
+    return call
 
 
-@pytest.fixture
-def ended(run_command, tmp_path):
-    """ended(*words): the finished `sweep`."""
-    return partial(run_command, "sweep", "--device", "cpu", "--quick", "--logdir", tmp_path, "--data", tmp_path)
-
-
-def test_the_lists_and_the_precision_are_what_is_measured(asked, ended, tmp_path):
-    assert ended("--workers-list", "2,0,2", "--batch-sizes", "4", "--precision", "bf16").returncode == 0
-    result = results.read(tmp_path / "sweep.json")
+def test_the_lists_and_the_precision_are_what_is_measured(swept):
+    _, result, log = swept("--workers-list", "2,0,2", "--batch-sizes", "4", "--precision", "bf16")
     assert (result.measured["workers"], result.measured["batch_sizes"]) == ([0, 2], [4])
-    assert {options.precision for options, _ in asked} == {"bf16"}
+    assert {options.precision for options, _ in log} == {"bf16"}
     assert result.precision == "bfloat16"
 
 
-def test_a_gpu_is_measured_with_and_without_pinned_memory(asked, ended, tmp_path, monkeypatch):
+def test_a_gpu_is_measured_with_and_without_pinned_memory(swept, tmp_path, monkeypatch):
     monkeypatch.setattr("common.device.autocast_dtype", lambda *_: torch.bfloat16)
     monkeypatch.setattr("common.device.autocast_notes", lambda *_: [])
     monkeypatch.setattr("common.device.device_name", lambda device: "Test GPU")
     monkeypatch.setattr(study, "ready", lambda args: replace(OPTIONS, device="cuda:1", quick=False, logdir=tmp_path))
-    assert ended("--workers-list", "0,3", "--runs", "1").returncode == 0
-    result = results.read(tmp_path / "sweep.json")
+    _, result, log = swept("--workers-list", "0,3", "--runs", "1")
     assert result.measured["pin_memory"] == [False, True]
-    assert [setting["pin_memory"] for _, setting in asked] == [False] * 6 + [True] * 6
+    assert [setting["pin_memory"] for _, setting in log] == [False] * 6 + [True] * 6
     assert result.setup == Setup("Test GPU", None, "stand-in", "resnet18", 32)
 
 
-def test_no_cell_at_all_is_one_line_and_writes_nothing(asked, ended, tmp_path, monkeypatch):
-    def killed(*_, **settings):
-        raise NotMeasured("killed")
-
-    monkeypatch.setattr(Measurements, "measure", killed)
-    assert "no setting could be measured; 0 workers, batch 8: killed" in ended().stderr
-    assert not (tmp_path / "sweep.json").exists()
+def test_no_cell_at_all_is_one_line_and_writes_nothing(swept):
+    finished, result, _ = swept("--seed", "1")
+    assert_refused(finished, "no setting could be measured; 0 workers, batch 8: killed")
+    assert not result

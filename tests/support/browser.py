@@ -5,10 +5,9 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 
-from support import PATIENCE, ROOT
+from support import PATIENCE
 from support.board import PROFILER, WALKTHROUGH, fill, tensorboard
 
-SHOTS = ROOT / "build" / "screenshots"  # kept, to be looked at
 QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 DATA = {  # a view of torch-tb-profiler: the last of the requests for its data
     "Overview": "overview",
@@ -44,12 +43,11 @@ def board(browser, tmp_path_factory):
 
 @pytest.fixture
 def look(request):
-    """How a page is looked at: (light or dark, width in pixels). `BOTH` makes it two."""
+    """How a page is looked at: (light or dark, width in pixels). `EDGES` makes it two."""
     return getattr(request, "param", ("light", 1280))
 
 
 EDGES = pytest.mark.parametrize("look", [("light", 900), ("dark", 2560)], indirect=True, ids=lambda look: str(look[1]))
-BOTH = pytest.mark.parametrize("look", [("light", 1280), ("dark", 1920)], indirect=True, ids=lambda look: look[0])
 
 
 @pytest.fixture
@@ -94,17 +92,6 @@ def visit(browser, board, look, opened):
         return page
 
     return go
-
-
-@pytest.fixture
-def shot(look):
-    """shot(page, name): keep a picture of the page under build/screenshots/."""
-
-    def take(page, name):
-        SHOTS.mkdir(parents=True, exist_ok=True)
-        page.screenshot(path=SHOTS / f"{name}-{look[0]}-{look[1]}.png")
-
-    return take
 
 
 @pytest.fixture

@@ -10,15 +10,13 @@ import torch
 
 from common.options import StepOptions
 from labs.shared.training import CHECKPOINT, Training, epochs_in, unpacked
+from support.options import small_options
 
 
 def lab_options(folder: Path, **changes: Any) -> StepOptions:
     """Options of a small --quick run on a CPU, without loader workers; its logs and data are in one folder."""
-    values = {
-        "logdir": folder, "device": "cpu", "data": folder, "download": False, "model": "w8", "image_size": 16,
-        "batch_size": 8, "workers": 0, "precision": "fp32", "seed": 0, "quick": True, "stacks": False,
-    }  # fmt: skip
-    return StepOptions(**{**values, **changes})
+    of_labs = {"data": folder, "model": "w8", "image_size": 16, "batch_size": 8, "precision": "fp32"}
+    return small_options(folder, **{**of_labs, **changes})
 
 
 @contextmanager
@@ -46,10 +44,7 @@ def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
 
 
 def assert_goes_on_after_a_kill(run: Callable[..., Any], words: Sequence[str], folder: Path, whole: Path) -> None:
-    """A training that ends in its second epoch is, by the same command, the one in `whole` at the end.
-
-    run(*words): the program, which trains in `folder`.
-    """
+    """run(*words), a training in `folder` that ends in its second epoch, is the one in `whole` at the end."""
     with killed_in_epoch(2):
         assert run(*words).returncode == 130
     assert [row["epoch"] for row in epochs_in(folder)] == [1]

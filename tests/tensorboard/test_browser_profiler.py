@@ -2,8 +2,6 @@
 
 import pytest
 
-from tools.docs.screenshots import choose
-
 
 @pytest.mark.parametrize(
     ("run", "view", "charts", "tables"),
@@ -16,7 +14,7 @@ from tools.docs.screenshots import choose
         ("distributed", "Distributed", 2, 2),
     ],
 )
-def test_a_view_draws_its_charts_and_tables(profiler, shot, run, view, charts, tables):
+def test_a_view_draws_its_charts_and_tables(profiler, run, view, charts, tables):
     page = profiler(run, view)
     page.wait_for_function(
         """([charts, tables]) => document.querySelectorAll(".gc-chart:has(.main-svg)").length === charts
@@ -24,7 +22,6 @@ def test_a_view_draws_its_charts_and_tables(profiler, shot, run, view, charts, t
         arg=[charts, tables],
     )
     assert page.locator("img[src=x]").count() == 0
-    shot(page, f"profiler-{run}-{view}")
 
 
 def test_the_tags_that_plotly_knows_are_text_in_a_name(profiler):
@@ -61,56 +58,23 @@ def test_the_tags_that_plotly_knows_are_text_in_a_name(profiler):
         assert page.locator("#tags a, #tags tspan[style*=bold]").count() == 0, kind
 
 
-def test_a_range_of_the_memory_curve_is_what_the_tables_show(profiler):
-    page = profiler("cpu", "Memory")
-    page.wait_for_selector(".gc-chart .main-svg")
-    curve = page.locator(".gc-chart .nsewdrag").bounding_box()
-    at = [curve["x"] + share * curve["width"] for share in (0.25, 0.5)]
-    middle = curve["y"] + curve["height"] / 2
-    with page.expect_request("**/memory_events?*start_ts=*") as part:
-        page.mouse.move(at[0], middle)
-        page.mouse.down()
-        page.mouse.move(at[1], middle, steps=5)
-        page.mouse.up()
-    with page.expect_request("**/memory_events?*") as whole:
-        page.mouse.click(at[0], middle, button="right")
-    assert whole.value.url != part.value.url
-
-
-def test_the_page_waits_for_a_run_that_is_still_being_read(profiler):
-    page = profiler("gpu", "Overview")
-    early = []
-
-    def not_yet(route):
-        early.append(route.request.url)
-        route.fulfill(status=202, content_type="application/json", body='{"state": "reading"}')
-
-    page.route("**/views?run=hostile", not_yet, times=2)
-    choose(page, 0, "hostile")
-    choose(page, 1, "Memory")
-    page.wait_for_selector("table")
-    assert len(early) == 2
-
-
-def test_a_trace_that_cannot_be_read_is_named_in_the_page(profiler, shot):
+def test_a_trace_that_cannot_be_read_is_named_in_the_page(profiler):
     page = profiler("gpu", "Overview")
     notice = page.wait_for_selector("#failures")
     assert "broken, w.pt.trace.json.gz: damaged" in notice.inner_text()
-    shot(page, "profiler-failures")
     page.get_by_role("button", name="hide").click()
     assert page.locator("#failures").count() == 0
 
 
-def test_the_trace_view_shows_the_events_and_names_only_as_text(profiler, shot):
+def test_the_trace_view_shows_the_events_and_names_only_as_text(profiler):
     page = profiler("hostile", "Trace")
     frame = page.wait_for_selector("iframe").content_frame()
     frame.wait_for_function("document.querySelector('tr-ui-timeline-view')?.model?.stats")
     frame.wait_for_selector("canvas")
     assert frame.locator("img[src=x]").count() == 0
-    shot(page, "profiler-hostile-Trace")
 
 
-def test_the_trace_view_opens_at_a_place_of_the_timeline(tab, shot):
+def test_the_trace_view_opens_at_a_place_of_the_timeline(tab):
     page = tab("trace", run="gpu", **{"from": 100, "to": 600})
     frame = page.wait_for_selector("iframe").content_frame()
     frame.wait_for_function("document.querySelector('tr-ui-timeline-view')?.trackView?.viewport.interestRange.max > 0")
@@ -125,4 +89,3 @@ def test_the_trace_view_opens_at_a_place_of_the_timeline(tab, shot):
     )
     assert seen == pytest.approx([10_100, 10_600, 10_050, 10_650], abs=0.1)  # the first step begins at 10,000
     assert page.get_by_role("link", name="download the trace").get_attribute("href") == "trace?run=gpu"
-    shot(page, "trace-page")

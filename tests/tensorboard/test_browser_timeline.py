@@ -5,7 +5,7 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 
 import pytest
 from support.board import KERNEL, WALKTHROUGH
-from support.browser import BOTH, EDGES, options_of
+from support.browser import EDGES, options_of
 
 
 @pytest.fixture
@@ -72,8 +72,7 @@ def drawn(page):
     return [float(us) for us in page.wait_for_selector(".wtl-canvas[data-seen]").get_attribute("data-seen").split()]
 
 
-@BOTH
-def test_a_kernel_names_its_launch_its_operator_and_its_python_functions(timeline, shot):
+def test_a_kernel_names_its_launch_its_operator_and_its_python_functions(timeline):
     page = timeline()
     find(page, KERNEL)
     text = panel(page)
@@ -82,7 +81,6 @@ def test_a_kernel_names_its_launch_its_operator_and_its_python_functions(timelin
     assert {"[8, 1, 1]", "[128, 1, 1]"} < set(arguments(page))
     stack = page.locator(".wtl-stack li").all_inner_texts()
     assert stack == ["model.py(7): forward", "train.py(40): train"]
-    shot(page, "timeline-kernel")
     page.get_by_role("button", name="model.py(7): forward").click()
     page.wait_for_selector("h3:has-text('model.py(7): forward')")
     text = panel(page)
@@ -100,21 +98,6 @@ def test_a_kernel_names_its_launch_its_operator_and_its_python_functions(timelin
     assert arguments(page) == ["[[32, 64], [64, 10]]", "[float, float]"]
 
 
-def test_arguments_are_those_of_what_is_selected_and_come_when_they_are_read(timeline):
-    page = timeline()
-    reading = {"state": "reading", "reason": None, "reading": 1}
-    page.route("**/event?*", lambda route: route.fulfill(json=reading), times=2)
-    find(page, KERNEL)
-    assert "Arguments\n…" in panel(page)
-    page.get_by_role("button", name="aten::mm").first.click()  # before the kernel's arguments are there
-    page.wait_for_selector("h3:has-text('aten::mm')")
-    assert arguments(page) == ["[[32, 64], [64, 10]]", "[float, float]"]
-    find(page, "idle:")
-    assert "The GPU is idle: why" in panel(page)
-    find(page, "cudaEventRecord")  # without arguments
-    page.locator(".wtl-part", has=page.get_by_role("heading", name="Arguments")).wait_for(state="detached")
-
-
 def test_search_by_expression_and_duration(timeline):
     page = timeline()
     search, least = page.locator("input[type=search]"), page.get_by_label("Minimum duration")
@@ -129,7 +112,7 @@ def test_search_by_expression_and_duration(timeline):
     assert status.inner_text() == "this is not a regular expression"
 
 
-def test_a_range_is_measured_on_the_time_axis(timeline, shot):
+def test_a_range_is_measured_on_the_time_axis(timeline):
     page = timeline()
     box = page.locator(".wtl-canvas").bounding_box()
     page.mouse.move(box["x"] + 100, box["y"] + 30)
@@ -138,7 +121,6 @@ def test_a_range_is_measured_on_the_time_axis(timeline, shot):
     page.mouse.up()
     page.wait_for_selector("text=Busy in this range, by lane")
     assert "GPU 0, stream 7" in panel(page)
-    shot(page, "timeline-range")
     page.keyboard.press("Escape")
     page.wait_for_selector("text=Click an event")
     find(page, "model.py")
@@ -172,7 +154,7 @@ def unloaded(answer, _):
 
 
 @EDGES
-def test_what_is_not_loaded_can_be_loaded_and_the_window_is_used(timeline, shot, look):
+def test_what_is_not_loaded_can_be_loaded_and_the_window_is_used(timeline, look):
     page = timeline(unloaded)
     stage, text = page.locator(".wtl-stage").bounding_box(), page.locator("main").inner_text()
     assert stage["width"] >= look[1] - 60
@@ -183,7 +165,6 @@ def test_what_is_not_loaded_can_be_loaded_and_the_window_is_used(timeline, shot,
     for _ in range(6):
         page.keyboard.press("s")
     assert drawn(page) == pytest.approx([-1040, 3040])  # the whole trace
-    shot(page, "timeline-not-loaded")
 
     def redrawn(action, *args):
         """Do what loads other steps, and wait until these are drawn; returns the query for them."""
@@ -201,21 +182,6 @@ def test_what_is_not_loaded_can_be_loaded_and_the_window_is_used(timeline, shot,
     page.get_by_label("First step").fill("1")
     query = redrawn(page.get_by_label("First step").press, "Enter")
     assert query["first"] == ["0"]
-
-
-def test_it_opens_on_the_steps_with_room_for_the_lanes(timeline):
-    def with_start_up(answer, _):
-        lane = {"id": "cpu start", "label": "start", "kind": "cpu", "group": "start", "thread": 99, "levels": 1}
-        answer["lanes"].append(lane | {"start": [-1e6], "duration": [9e5], "name": [0], "level": [0]})
-        answer["total"]["start"] = answer["loaded"]["start"] = -1e6
-        answer["steps"][0]["start"] = 400  # its work on the GPU; its mark begins at 0
-        return answer
-
-    page = timeline(with_start_up)
-    assert drawn(page) == pytest.approx([-40, 2040])
-    assert page.locator(".wtl-panel").bounding_box()["height"] < 40
-    page.keyboard.press("0")
-    assert drawn(page)[0] < -1e6
 
 
 def test_a_place_in_steps_that_are_not_loaded_loads_them(timeline):
@@ -250,7 +216,7 @@ def test_an_address_holds_the_place(timeline):
     assert seen(other) == pytest.approx((float(options["from"]), float(options["to"])), abs=0.01)
 
 
-def test_lanes_and_groups_fold_by_mouse_and_by_keyboard_and_deep_ones_start_so(timeline, shot):
+def test_lanes_and_groups_fold_by_mouse_and_by_keyboard_and_deep_ones_start_so(timeline):
     def labels():
         return page.evaluate(
             "[...document.querySelectorAll('.wtl-lane')].filter((one) => one.offsetParent)"
@@ -266,7 +232,6 @@ def test_lanes_and_groups_fold_by_mouse_and_by_keyboard_and_deep_ones_start_so(t
     assert fold.get_attribute("aria-expanded") == "false"
     page.get_by_role("button", name="GPU 0", exact=True).click()
     assert "stream 7" not in labels()
-    shot(page, "timeline-folded")
     find(page, KERNEL)  # what is selected unfolds its group
     assert labels() == before
 
@@ -281,7 +246,7 @@ def test_a_counter_says_its_value_under_the_pointer(timeline):
     assert tip.count() == 1
 
 
-def test_two_ranks_side_by_side(timeline, shot):
+def test_two_ranks_side_by_side(timeline):
     files = [f"host{rank}_{100 + rank}.1700000000000.pt.trace.json" for rank in range(2)]
     page = timeline(run="distributed", trace=files[0])
     page.get_by_label("Beside").select_option(files[1])
@@ -296,7 +261,6 @@ def test_two_ranks_side_by_side(timeline, shot):
     assert "rank 1: main thread" not in panel(page).split("Launched by")[0]
     arguments(page)  # of the other file
     assert "not read" not in panel(page)
-    shot(page, "timeline-ranks")
 
 
 def test_a_page_comes_back_by_itself(tab, opened):

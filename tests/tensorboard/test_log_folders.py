@@ -4,11 +4,9 @@ import os
 from types import SimpleNamespace
 
 import pytest
-from support import make_result
+from support import make_result, write_run
 from support.trace_builder import two_steps
 
-from walkthrough.results.errors import InputError
-from walkthrough.tensorboard import log_folders
 from walkthrough.tensorboard.log_folders import Runs, folders_below, roots_of
 
 
@@ -41,46 +39,23 @@ def test_links_and_what_is_hidden_are_not_followed_but_the_log_folder_may_be_a_l
         assert list(run.traces) == ["a.pt.trace.json"]
 
 
-def test_whatever_fails_in_one_folder_is_said_of_its_run_and_the_others_are_shown(tmp_path, monkeypatch, caplog):
-    answers = {"a": ZeroDivisionError("unforeseen"), "b": InputError("too large"), "c": make_result()}
-    for name in answers:
-        trace(tmp_path / name / "w.pt.trace.json")
-        (tmp_path / name / "result.json").write_text("{}")
-
-    def read(path, **_):
-        if isinstance(answer := answers[path.parent.name], Exception):
-            raise answer
-        return answer
-
-    monkeypatch.setattr(log_folders, "read_result", read)
-    runs = Runs([("", str(tmp_path))])
-    for _ in range(3):
-        runs._rescan()
-    traces = ["w.pt.trace.json"]
-    assert [(list(run.traces), run.result, run.problem) for run in runs.latest().values()] == [
-        ([], None, f"{tmp_path / 'a'} cannot be shown: ZeroDivisionError: unforeseen"),
-        (traces, None, "too large"),
-        (traces, make_result(), None),
-    ]
-    assert caplog.text.count("Traceback") == 1
+def test_a_broken_result_is_said_of_its_run_whose_traces_are_shown(tmp_path):
+    trace(write_run(tmp_path, make_result("a")) / "w.pt.trace.json")
+    trace(write_run(tmp_path, make_result("b")) / "w.pt.trace.json").with_name("result.json").write_text("{}")
+    whole, broken = Runs([("", str(tmp_path))]).latest().values()
+    assert (whole.result, whole.problem, broken.result) == (make_result("a"), None, None)
+    assert list(broken.traces) == ["w.pt.trace.json"] and "result.json" in broken.problem
 
 
-def test_only_what_has_changed_is_read_again(tmp_path, monkeypatch):
-    opened = []
-    open_plain = log_folders.open_plain
-    monkeypatch.setattr(log_folders, "open_plain", lambda path, **_: opened.append(path.name) or open_plain(path))
-    monkeypatch.setattr(log_folders, "read_result", lambda path, **_: opened.append(path.name) or make_result())
-    for name in ("a", "b"):
-        trace(tmp_path / f"{name}.pt.trace.json")
-    (tmp_path / "result.json").write_text("{}")
+def test_what_has_changed_is_read_again(tmp_path):
+    write_run(tmp_path, make_result("a"))
     runs = Runs([("", str(tmp_path))])
     before = runs.latest()
-    assert sorted(opened) == ["a.pt.trace.json", "b.pt.trace.json", "result.json"]
     runs._rescan()
-    assert (len(opened), runs.latest() is before) == (3, True)
-    os.utime(tmp_path / "a.pt.trace.json", (1, 1))
+    assert runs.latest() is before
+    os.utime(write_run(tmp_path, make_result("a", model="another")) / "result.json", (1, 1))
     runs._rescan()
-    assert (len(opened), runs.latest() is before) == (6, False)
+    assert runs.latest()["a"].result.model == "another"
 
 
 @pytest.mark.parametrize(
@@ -94,16 +69,6 @@ def test_only_what_has_changed_is_read_again(tmp_path, monkeypatch):
 )
 def test_remote_log_folders_are_left_out_and_the_others_named_as_by_tensorboard(logdir, spec, roots):
     assert roots_of(SimpleNamespace(logdir=logdir, flags=SimpleNamespace(logdir_spec=spec))) == roots
-
-
-def test_folders_near_the_root_are_found_however_many_lie_in_one_of_them(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(log_folders, "MAX_FOLDERS", 20)
-    for number in range(50):
-        (tmp_path / "aaa" / str(number)).mkdir(parents=True)
-    trace(tmp_path / "good" / "w.pt.trace.json")
-    for _ in range(2):
-        assert [folder.name for folder in folders_below([("", str(tmp_path))])] == ["good"]
-    assert caplog.text.count(f"{tmp_path}: only 20 folders are searched") == 1
 
 
 def test_no_two_runs_have_the_same_name(tmp_path):

@@ -5,8 +5,6 @@ import json
 import os
 import pickle
 import warnings
-from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from support import PATIENCE, ROOT, until
@@ -24,8 +22,6 @@ with warnings.catch_warnings():
     from walkthrough.tensorboard.profiler_plugin import Loading, NotReadable, NotYet, Unknown
 
 pytestmark = pytest.mark.filterwarnings("ignore:The copy keyword is deprecated")  # in pandas 3
-WAITING = str(Path(__file__).with_name("waiting_child.py"))
-BEHIND = 15  # how "nice" the children are that read what nobody waits for
 LONG_AGO = 1_700_000_000  # s: a file that was written then is complete
 
 
@@ -130,37 +126,6 @@ def test_runs_beyond_the_limits_of_the_disk_and_of_the_memory_are_shown(tmp_path
             assert run.get_profile(worker, "default").worker == worker
             assert [trace.file for trace in loading._profiles._profiles] == [f"{worker}.pt.trace.json"]
     assert len(list((tmp_path / "cache").glob("*.profile.gz"))) == 4
-
-
-def test_the_run_that_is_asked_for_is_read_before_the_others_and_those_in_natural_order(tmp_path, load):
-    def asked(child, count):
-        file = tmp_path / f"asked{child}"
-        until(lambda: file.exists() and len(file.read_text().splitlines()) >= count)
-        return ["/".join(Path(line).parts[-2:]).split(".")[0] for line in file.read_text().splitlines()]
-
-    for number in (1, 2, 10, 11):
-        for worker in "ab":
-            trace(tmp_path / "logs" / f"run{number}" / f"{worker}.pt.trace.json")
-    loading = load(program=(WAITING, str(tmp_path)))
-    assert loading.names() == ["run1", "run2", "run10", "run11"]
-    assert asked(BEHIND, 1) == ["run1/a"]  # what nobody waits for is begun
-    for name in ("run10", "run11"):
-        with pytest.raises(NotYet):
-            loading.run(name, 0)
-        assert asked(0, 1) == ["run10/a"]  # by the child that reads nothing else, and that ends no more
-    (tmp_path / f"go{BEHIND}").touch()
-    assert asked(BEHIND, 7) == ["run1/a", "run11/a", "run11/b", "run10/b", "run1/b", "run2/a", "run2/b"]
-
-
-def test_remote_folders_are_listed_by_the_plugins_own_file_systems(monkeypatch):
-    files = ["a.pt.trace.json", "result.json"]
-    monkeypatch.setattr(profiler_plugin.io, "walk", lambda root: [(root, [], []), (f"{root}/run", [], files)])
-    monkeypatch.setattr(profiler_plugin.io, "join", lambda *parts: "/".join(parts))
-    plugin = SimpleNamespace(logdir="s3://bucket/logs", _get_run_name=os.path.basename)
-    (_, _, nothing), (name, path, found) = profiler_plugin._folders(plugin)
-    assert (name, path, list(found), dict(nothing)) == ("run", "s3://bucket/logs/run", files, {})
-    (question,), writing = profiler_plugin._profiles_of(path, found)
-    assert (question.path, question.size, writing) == ("s3://bucket/logs/run/a.pt.trace.json", -1, set())
 
 
 def viewed(loading):

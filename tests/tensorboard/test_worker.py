@@ -78,7 +78,7 @@ BOMBS = {"profile": (b"", EVENT), "digest": (b'{"name":"', b"x")}  # what a list
 @pytest.mark.parametrize("kind", BOMBS)
 def test_a_trace_that_takes_more_memory_than_the_limit_fails_for_good(tmp_path, kind):
     path, packed, (begin, piece) = tmp_path / "bomb.pt.trace.json.gz", zlib.compressobj(1, wbits=31), BOMBS[kind]
-    parts = b'{"traceEvents":[' + begin, *[piece * (2**21 // len(piece))] * 200
+    parts = b'{"traceEvents":[' + begin, *[piece * (2**21 // len(piece))] * 130
     path.write_bytes(b"".join(map(packed.compress, parts)) + packed.flush())
     words = [sys.executable, "-W", "ignore", "-m", "walkthrough.tensorboard.worker"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -89,14 +89,6 @@ def test_a_trace_that_takes_more_memory_than_the_limit_fails_for_good(tmp_path, 
         outcome = json.loads(child.stdout.readline())
     assert "memory: WALKTHROUGH_READER_MEMORY sets the limit" in outcome["reason"]
     assert (outcome["temporary"], outcome["starved"], outcome["last"]) == (False, True, True)
-
-
-def test_a_limit_that_is_no_limit_is_not_used(monkeypatch, caplog):
-    monkeypatch.setenv("WALKTHROUGH_READER_MEMORY", "much")
-    monkeypatch.setenv("WALKTHROUGH_READER_SECONDS", "7")
-    assert worker.limits.__wrapped__().seconds == 7
-    assert 0 < worker.limits.__wrapped__().memory <= 4 * 2**30
-    assert "WALKTHROUGH_READER_MEMORY is not used" in caplog.text
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGXCPU"), reason="the system has no limit of the time")
@@ -125,12 +117,12 @@ def test_a_child_ends_with_its_parent_whatever_it_does(tmp_path):
         assert process.stdout.read() == b""  # ends once the child, which has it too, has ended
 
 
-@pytest.mark.parametrize("replaced", ["a pipe", "a link", "a folder"])
+@pytest.mark.parametrize("replaced", ["a pipe", "a link"])
 def test_what_has_taken_the_place_of_a_trace_is_not_opened(tmp_path, replaced):
     path, canary = two_steps().write(tmp_path / "made.json"), two_steps().write(tmp_path / "canary.json")
     job = job_of("digest", path, tmp_path / "answer")
     path.unlink()
-    {"a pipe": os.mkfifo, "a folder": os.mkdir, "a link": lambda path: path.symlink_to(canary)}[replaced](path)
+    {"a pipe": os.mkfifo, "a link": lambda path: path.symlink_to(canary)}[replaced](path)
     outcome = worker.answer(job)
     assert outcome.reason == f"cannot be read: not a plain file but {replaced}"
     assert outcome.temporary

@@ -9,4 +9,4 @@ os.chdir(tempfile.gettempdir())
 
 import trainings  # noqa: E402
 
-trainings.ten_steps()
+trainings.Training()(10)

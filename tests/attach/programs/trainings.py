@@ -18,7 +18,7 @@ import torch.distributed as dist
 import torch.distributed.nn.functional  # before a group is made: else gloo's threads outlive it
 from torch import nn
 from torch.optim import LBFGS, SGD, Adam, AdamW
-from torch.utils.data import DataLoader, RandomSampler, TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
 
 FORKS = multiprocessing.get_context("fork")
 
@@ -76,13 +76,6 @@ class Training:
             return value
 
         return run
-
-
-def ten_steps():
-    """Then an evaluation."""
-    training = Training()
-    training(10)
-    evaluate(training.network, data(1))
 
 
 def plain():
@@ -182,16 +175,6 @@ def without_loader():
             evaluate(network, [(torch.randn(4, 8),)] * 20)
             torch.save(network.state_dict(), io.BytesIO())
         fit(network, optimizer, [(torch.randn(4, 8), torch.randint(2, (4,)))])
-
-
-def evaluates_training_data():
-    """Each fifth step, in worker processes, as minGPT's addition demo does; nobody keeps the DataLoaders."""
-    network, rows = model(), data()
-    optimizer, sampler = AdamW(network.parameters()), RandomSampler(rows, True, 160)
-    for number, batch in enumerate(DataLoader(rows, 4, sampler=sampler), start=1):
-        fit(network, optimizer, [batch])
-        if number % 5 == 0:
-            evaluate(network, DataLoader(rows, batch_size=16, num_workers=1))
 
 
 def own_profiler():

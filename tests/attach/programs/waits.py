@@ -13,5 +13,4 @@ Path("begun").write_text("yes")
 while not Path("go").exists():
     time.sleep(0.05)
 training(60 - before)
-Path("trained").touch()
 sys.exit(7)

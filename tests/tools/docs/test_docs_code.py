@@ -3,7 +3,6 @@
 The commands of all pages are parsed; `tests/records/test_rehearsal.py` runs those of docs/recording.md.
 """
 
-import ast
 import gzip
 import json
 import re
@@ -95,9 +94,3 @@ def test_each_command_on_a_page_is_one_and_has_the_options_that_the_page_gives_i
         args, others = _parser().parse_known_args(words)
         assert args.command == words[0], page
         assert not others or hasattr(args, "passed_on"), (page, words)  # to the steps
-
-
-def test_python_that_answers_a_question_is_python():
-    questions = (ROOT / "docs" / "questions.md").read_text(encoding="utf-8")
-    blocks = re.findall(r"^```python\n(.*?)^```$", questions, re.DOTALL | re.MULTILINE)
-    assert blocks and all(ast.parse(block).body for block in blocks)

@@ -62,15 +62,6 @@ def test_lines_are_of_the_texts_in_a_panel_for_each_column_of_intervals_or_of_th
     assert {line.get_label(): list(line.get_ydata()) for line in axes.lines} == {"fixed": [80, 80], "dynamic": [0, 50]}
 
 
-def test_areas_are_of_the_columns_of_numbers():
-    tables = {f"memory_{name}": [{"operator": at, "weights": 100.0, "kept": mb} for at, mb in enumerate((0.0, peak))]
-              for name, peak in (("base", 700.0), ("less", 400.0))}  # fmt: skip
-    draw, alt = figures.of_tables(tables, "memory", "areas", "MB")
-    assert [axes.get_title() for axes in draw().axes] == ["base, at most 800 MB", "less, at most 500 MB"]
-    assert alt.endswith("base at most 800 MB, less at most 500 MB")
-    assert draw().axes[0].get_xlim() == (0, 2)  # the last row has its width as well
-
-
 def test_a_scatter_has_a_row_for_each_text_and_counts_what_has_no_value():
     rows = [{"program": name, "s": seconds} for name, seconds in (("a", 2.0), ("a", 3.0), ("b", None), ("b", 1.0))]
     axes = figures.scatter(rows, "s").axes[0]

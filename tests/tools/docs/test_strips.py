@@ -77,23 +77,3 @@ def test_what_a_timer_without_synchronise_shows_beside_what_the_gpu_does(tmp_pat
     assert timers.last == [150, 150, 70, 900]
     assert timers.kernels == [300, 500, 100, 950]
     assert timers.queued == 5  # at 830 all six are launched, and only the first has ended
-
-
-def test_of_two_waits_that_follow_each_other_both_have_to_go(tmp_path):
-    """Three steps of 1100 us: 300 of Python; a kernel of 800, and a copy each way, of which the first one waits."""
-    builder = TraceBuilder()
-    for number in range(3):
-        begin = number * 1100
-        builder.step(number, begin, 1100)
-        builder.launch("k", begin + 280, 5, begin + 287, 800 - 10 * number)
-        for at, us, name in (
-            (300, 788, "Memcpy HtoD (Pageable -> Device)"),
-            (1091, 5, "Memcpy DtoH (Device -> Pageable)"),
-        ):
-            builder.copy(begin + at, 2, begin + max(at + 1, 1089), 1, 8, name=name)
-            builder.add("runtime", "cudaStreamSynchronize", begin + at + 2, us, correlation=-2)
-    analysis = analyze(builder.write(tmp_path / "made.pt.trace.json"))
-    us = others.replayed(analysis)
-    assert us["those at copies to the GPU"] == pytest.approx(us["none"], rel=0.02)
-    assert us["those at copies to the CPU"] == pytest.approx(us["none"], rel=0.02)
-    assert us["all"] == pytest.approx((2 * 800 + 1090) / 3, rel=0.02)

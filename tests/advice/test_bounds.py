@@ -144,6 +144,7 @@ def test_copies_that_block_the_gpu_are_pinned_or_start_earlier_by_their_name(kin
     if not known:
         del copy["args"]["bytes"]
     builder.launch("k", 100, 10, 200, 800)
+    builder.copy(900, 5, 910, 5, 8, name="Memcpy DtoH (Device -> Pinned)")  # which is no batch
     advice = {item.id: item for item in advise(analyzed(builder)).advice}
     assert advice.keys() & {"pinned_memory", "prefetch_stream"} == {cost}
     assert advice[cost].share_of_step == approx(0.1, abs=0.01)

@@ -103,14 +103,16 @@ LOADING, COPYING = {"start": 0, "end": 330, "device": 0}, {"start": 730, "end": 
 
 
 @pytest.mark.parametrize(
-    ("builder", "expected"),
+    ("builder", "waited", "expected"),
     [
-        (two_steps(), {"dataloader_workers": LOADING, "no_hidden_syncs": COPYING}),
-        (on_a_cpu(), {"dataloader_workers": {"start": 1100, "end": 1600, "device": None}, "host_python": None}),
+        (two_steps(), 200, {"dataloader_workers": LOADING, "no_hidden_syncs": COPYING}),
+        (on_a_cpu(), 450, {"dataloader_workers": {"start": 1100, "end": 1600, "device": None}, "host_python": None}),
     ],
 )
-def test_advice_has_the_longest_gap_or_wait_for_a_batch_that_it_is_about(builder, expected):
-    gaps = {advice["id"]: advice["gap"] for advice in of(builder)["advice"]}
+def test_advice_has_the_longest_gap_or_wait_for_a_batch_that_it_is_about(builder, waited, expected):
+    advised = {advice["id"]: advice for advice in of(builder)["advice"]}
+    assert advised["dataloader_workers"]["us_per_step"] == pytest.approx(waited)
+    gaps = {name: advice["gap"] for name, advice in advised.items()}
     assert {name: gaps[name] for name in expected} == expected
 
 

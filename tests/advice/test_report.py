@@ -4,7 +4,7 @@ import json
 
 import pytest
 from support import ROOT
-from support.trace_builder import TraceBuilder, analyzed, two_steps
+from support.trace_builder import TraceBuilder, analyzed, one_step, repeated, two_steps
 
 from walkthrough.advice.comparison import waits
 from walkthrough.advice.report import report, tables
@@ -21,14 +21,14 @@ def of(builder):
 
 def communicating(rank=None):
     """Two steps of 1000 µs: a kernel from 100 to 500, a collective 400 to 700, a copy from 450 to 900."""
-    builder = TraceBuilder(rank=rank)
-    for number, begin in ((1, 0), (2, 1000)):
-        builder.step(number, begin, 1000)
+
+    def add(builder, begin):
         op = builder.op("aten::mm", begin, 100)
         builder.launch("sm80_xmma_gemm_bf16bf16", begin + 10, 10, begin + 100, 400, op=op)
         builder.launch("ncclDevKernel_AllReduce", begin + 110, 10, begin + 400, 300, stream=20)
         builder.copy(begin + 130, 5, begin + 450, 450, 1000)
-    return builder
+
+    return repeated(add, steps=2, rank=rank)
 
 
 def test_operators_have_the_time_of_the_kernels_that_they_launched():
@@ -78,13 +78,12 @@ def test_communication_is_apart_alone_and_overlapped():
     own = numbers["typical"]["communication"]
     assert (numbers["rank"], own["count"], own["exposed_us"], own["hidden_us"]) == (1, 1, 200, 100)
     of_step = {"ncclDevKernel_AllReduce 0": [300]}
-    assert numbers["collectives"] == {"1": of_step, "2": of_step}  # sent step by step, of a rank only
+    assert numbers["collectives"] == {"0": of_step, "1": of_step}  # sent step by step, of a rank only
     assert of(communicating())["collectives"] == {}
 
 
 def test_communication_of_cpus_is_apart_too():
-    builder = TraceBuilder(devices=())
-    builder.step(1, 0, 1000)
+    builder = one_step(devices=())
     builder.op("aten::mm", 0, 400)
     builder.op("gloo:all_reduce", 300, 300, tid=2, kind="annotation")
     parts = of(builder)["typical"]["parts_us"]

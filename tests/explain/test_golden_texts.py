@@ -52,11 +52,10 @@ def launching(*launches, length=1000, call="cudaLaunchKernel", **header):
     return builder
 
 
-def stalled(*more):
+def stalled():
     """A graph's kernel that begins long after its launch, as if the GPU still ran earlier work."""
     builder = one_step()
-    for launch in (("k", 0, 10, 600, 400), *more):
-        builder.launch(*launch, call="cudaGraphLaunch")
+    builder.launch("k", 0, 10, 600, 400, call="cudaGraphLaunch")
     return builder
 
 
@@ -65,14 +64,6 @@ def amd_trace():
     long = "Cijk_Ailk_Bljk_BBS_BH_MT64x64x64_MI16x16x16x1_" + "_".join(f"P{number}" for number in range(100))
     kernels = (long, 10, 5, 100, 300), ("SubTensorOpWithScalar1d", 20, 5, 500, 100)
     return launching(*kernels, call="hipLaunchKernel", devices=[{"id": 0, "name": "AMD Instinct MI210"}])
-
-
-def gloo_marks():
-    builder = one_step(devices=())
-    builder.op("aten::mm", 0, 500)
-    for library in ("gloo", "nccl"):
-        builder.op(f"{library}:all_reduce", 600, 200, kind="annotation")
-    return builder
 
 
 def no_whole_step():
@@ -193,11 +184,9 @@ CASES = {  # what is written into an empty folder, and the words of the command
     "runs": lambda folder: [ladder_in(folder)],
     "amd_all": one(amd_trace(), "--all"),
     "epochs_all": one(epochs(), "--all"),
-    "gloo_all": one(gloo_marks(), "--all"),
     "no_whole_step": one(no_whole_step()),
     "recorded_all": one(recorded(), "--all"),
     "stalled_all": one(stalled(), "--all"),
-    "stalled_later": one(stalled(("k", 2, 1, 5, 5))),
     "two_lengths": one(outlying_step(1000, 9000)),
     "without_steps_all": one(without_steps(), "--all"),
 }

@@ -19,8 +19,9 @@ def test_a_recording_is_in_the_json(of, run, tmp_path):
     assert recording["loaders"][0]["num_workers"] == 4
     assert recording["untraced_step_ms"] == RECORDING["untraced_step_ms"]
     assert json.loads(run(two_steps().write(tmp_path / "none.json"), "--json")[0])["recording"] is None
-    out, _ = of("--all", optimizers=[{"name": "A\x1b[31mdam", "lead": True}], loaders=[3])
-    assert out.endswith("\n\nSteps\n  Steps: marked by A\ufffd[31mdam.step.\n")
+    known = {"optimizers": [{"name": "A\x1b[31mdam", "lead": True}], "loaders": [3]}
+    assert of("--all", **known)[0].endswith("\n\nSteps\n  Steps: marked by A\ufffd[31mdam.step.\n")
+    assert json.loads(of("--json", **known)[0])["recorded"] == ["steps: marked by A\ufffd[31mdam.step"]
 
 
 BEFORE_AND_AFTER = {"untraced_step_ms": [0.5] * 9, "untraced_after_ms": [0.52] * 10, "warmup": 10, "total_steps": 22}

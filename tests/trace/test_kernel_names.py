@@ -10,17 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from walkthrough.trace.kernel_names import (
-    KINDS,
-    is_collective,
-    is_compiled,
-    is_exchange,
-    is_float64,
-    is_ordinary,
-    kind,
-    short_name,
-    uses_tensor_cores,
-)
+from walkthrough.trace import kernel_names as tell
 
 with Path(__file__).with_name("kernel_names.tsv").open(encoding="utf-8") as file:
     ROWS = list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
@@ -36,31 +26,31 @@ def told(column):
 
 def test_a_kernels_kind_is_told_by_its_name():
     of = told("kind")
-    assert {name: "exchange" if is_exchange(name) else kind(name) for name in of} == of
-    assert {name for name in of if is_collective(name)} == {name for name in of if of[name] in COLLECTIVES}
-    assert all(kind(name) == "collective" for name in of if of[name] == "exchange")
-    assert set(of.values()) == {*KINDS, *COLLECTIVES}
+    assert {name: "exchange" if tell.is_exchange(name) else tell.kind(name) for name in of} == of
+    assert {name for name in of if tell.is_collective(name)} == {name for name in of if of[name] in COLLECTIVES}
+    assert all(tell.kind(name) == "collective" for name in of if of[name] == "exchange")
+    assert set(of.values()) == {*tell.KINDS, *COLLECTIVES}
 
 
 def test_a_name_tells_whether_a_kernel_uses_tensor_cores_or_leaves_it_open():
     of, words = told("Tensor Cores"), {True: "yes", False: "no", None: "?"}
-    assert {name: words[uses_tensor_cores(name)] for name in of} == of
-    assert [name for name in of if of[name] == "?" and is_ordinary(name)] == []
+    assert {name: words[tell.uses_tensor_cores(name)] for name in of} == of
+    assert [name for name in of if of[name] == "?" and tell.is_ordinary(name)] == []
 
 
 def test_a_kernel_that_computes_in_float64_is_recognised_and_a_parameter_of_type_double_makes_none():
     of = told("float64")
-    assert {name: "yes" if is_float64(name) else "no" for name in of} == of
+    assert {name: "yes" if tell.is_float64(name) else "no" for name in of} == of
 
 
 def test_the_end_of_an_endless_name_decides_nothing():
-    assert uses_tensor_cores("void gemm<" + "a" * 1000 + "16816")
-    assert uses_tensor_cores("void gemm<" + "a" * 5000 + "16816") is None
+    assert tell.uses_tensor_cores("void gemm<" + "a" * 1000 + "16816")
+    assert tell.uses_tensor_cores("void gemm<" + "a" * 5000 + "16816") is None
 
 
 @pytest.mark.parametrize("name", ["triton_red_fused__log_softmax_nll_loss_forward_1", "triton__0d1d2d3de", "triton_"])
 def test_a_kernel_of_inductor_is_compiled(name):
-    assert is_compiled(name) and not is_compiled("somebodys_" + name)
+    assert tell.is_compiled(name) and not tell.is_compiled("somebodys_" + name)
 
 
 FUNCTOR = "at::native::BinaryFunctor<float, float, float, at::native::binary_internal::MulFunctor<float> >"
@@ -79,6 +69,6 @@ COPYING = "void at::native::unrolled_elementwise_kernel<at::native::direct_copy_
     ],
 )
 def test_a_long_name_is_shortened_to_its_width(name, width, begin, end):
-    short = short_name(name, width)
+    short = tell.short_name(name, width)
     assert len(short) == min(width, len(name))
     assert short.startswith(begin) and short.endswith(end)

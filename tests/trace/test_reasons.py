@@ -63,18 +63,15 @@ class Loop(TraceBuilder):
         self.micro_batches()
         self.end_epoch()
 
-    def evaluate(self, batches=10):
+    def evaluate(self, batches=10, sequenced=False):
         for _ in range(batches):
             self.load(100, ALONE)
             self.compute("aten::mul", 20, sequenced=True)  # of an environment, say
-            self.compute("aten::addmm", 200)
+            self.compute("aten::addmm", 200, sequenced)
         self.load(5, ALONE)
 
     def train_without_steps(self):
-        for _ in range(10):
-            self.load(100, ALONE)
-            self.compute("aten::addmm", 200, sequenced=True)
-        self.load(5, ALONE)
+        self.evaluate(sequenced=True)
 
     def compiled(self):
         for _ in range(10):

@@ -279,13 +279,9 @@ def test_lanes_of_every_trace_are_in_order_linked_and_found_in_the_file(path):
 
 
 ARGUMENTS = {
-    "Input Dims": [[32, 64], [64, 8], []],
-    "Input type": ["float", "float", ""],
-    "Concrete Inputs": ["", "", "1"],
-    "Ev Idx": 7,
-    "Fwd thread id": 0,
-    "Call stack": f"train.py(1): main;{'x' * 10_000}",
-}
+    "Input Dims": [[32, 64], [64, 8], []], "Input type": ["float", "float", ""], "Concrete Inputs": ["", "", "1"],
+    "Ev Idx": 7, "Fwd thread id": 0, "Call stack": f"train.py(1): main;{'x' * 10_000}",
+}  # fmt: skip
 
 
 def test_the_arguments_of_an_event_are_found_by_time_thread_and_name(tmp_path):

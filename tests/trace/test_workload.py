@@ -19,9 +19,14 @@ def operators(*names, **header):
     return builder
 
 
-def launching(*names, kernel="k", call="cudaLaunchKernel"):
-    """A step of 1000 µs that launches ten kernels of 10 µs, too slowly, inside operators of these names."""
-    builder, op = one_step(), None
+def with_event(builder, *event, **more):
+    builder.add(*event, **more)
+    return builder
+
+
+def launching(*names, kernel="k", call="cudaLaunchKernel", length=1000):
+    """A step that launches ten kernels of 10 µs, too slowly, inside operators of these names."""
+    builder, op = one_step(length), None
     for name in names or ("aten::mm",):
         op = builder.op(name, 0, 1000)
     for at in range(0, 1000, 100):
@@ -45,7 +50,7 @@ def fragment(kernels, us, name="k", **header):
     [
         (launching("aten::mm", "AddBackward0"), True),
         (launching("aten::mm", "Optimizer.step#AdamW.step"), True),
-        (launching("aten::mm"), False),
+        (launching(), False),
         (fragment(1, 10, "void batch_norm_backward_kernel<float>"), True),
         (fragment(1, 10), None),
     ],
@@ -72,7 +77,7 @@ def test_what_is_compiled_or_launched_by_graphs_is_not_to_be(builder, compiled, 
 
 def capturing(*spans):
     """Graphs that are captured: (begin, end)."""
-    builder = launching("aten::mm")
+    builder = launching()
     for begin, end in spans:
         builder.add("runtime", "cudaStreamBeginCapture", begin, 5, correlation=-2)
         builder.add("runtime", "cudaStreamEndCapture", end - 10, 10, correlation=-2)
@@ -86,17 +91,9 @@ def test_captures_count_with_what_is_between_them_unless_the_program_goes_on():
     assert (workload(builder).capturing, workload(builder).is_capture) == (approx(0.1), False)
 
 
-def starting_up():
-    """A step of 4 ms of which a call takes 3 ms."""
-    builder = launching("aten::mm")
-    builder.events[0]["dur"] = 4000
-    builder.add("runtime", "cudaMalloc", 1000, 3000, correlation=-2)
-    return builder
-
-
 def every(distance):
     """A step of which only each so manyth event is recorded."""
-    builder = launching("aten::mm")
+    builder = launching()
     for _ in range(101):
         builder.ids += distance - 1
         builder.op("aten::add", 500, 1)
@@ -110,45 +107,33 @@ def on_cpu(*lengths):
     return builder
 
 
-def blind():
-    builder = operators("aten::mm")
-    builder.add("runtime", "cudaLaunchKernel", 10, 800, correlation=-2)
-    return builder
-
-
-def on_an_accelerator():
-    builder = on_cpu(300)
-    builder.add("mtia_ccp_events", "fc-dtype_Float", 10, 900, tid=7, pid=0)
-    return builder
-
-
 @pytest.mark.parametrize(
     ("builder", "verdict"),
     [
         (capturing((100, 900)), "a CUDA graph is captured here, for 80% of the time"),
-        (starting_up(), "a start-up, not a step: 75% of the time"),
+        (with_event(launching(length=4000), "runtime", "cudaMalloc", 1000, 3000, correlation=-2),
+         "a start-up, not a step: 75% of the time"),
         (fragment(4, 10), "4 kernels fill 4.0% of the time: too little to advise on"),
         (fragment(1, 0.5), "one kernel fills less than 0.1% of the time"),
         (on_cpu(), "no operator is recorded"),
         (on_cpu(40), "one operator fills 4.0% of the time"),
         (every(20), "events are missing: by the numbers of its operators, about one of 20 is in this trace"),
-        (on_an_accelerator(), "the work runs on an accelerator (MTIA) whose events are not read here"),
-        (blind(), "the program works on a GPU, but no kernel is recorded"),
+        (with_event(on_cpu(300), "mtia_ccp_events", "fc-dtype_Float", 10, 900, tid=7, pid=0),
+         "the work runs on an accelerator (MTIA) whose events are not read here"),
+        (with_event(operators("aten::mm"), "runtime", "cudaLaunchKernel", 10, 800, correlation=-2),
+         "the program works on a GPU, but no kernel is recorded"),
     ],
-)
+)  # fmt: skip
 def test_what_shows_no_step_of_a_running_program_gets_a_sentence_and_no_advice(builder, verdict):
     result = advise(analyzed(builder))
     assert (result.advice, result.costs) == ([], [])
     assert result.verdict.startswith(verdict)
 
 
-def waiting_on_cpu():
-    builder = on_cpu(40)
-    builder.loading(500, 400)
-    return builder
+LOADING = ("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 500, 400)
 
 
-@pytest.mark.parametrize("builder", [waiting_on_cpu(), fragment(10, 4), fragment(4, 20), every(1)])
+@pytest.mark.parametrize("builder", [with_event(on_cpu(40), *LOADING), fragment(10, 4), fragment(4, 20), every(1)])
 def test_a_little_more_is_enough(builder):
     assert advise(analyzed(builder)).advice
 

@@ -25,22 +25,16 @@ def test_options_out_of_range_are_one_line_and_exit_code_2(words, capsys):
     assert words.split()[0] in line
 
 
-@pytest.mark.parametrize("name", ["tpu", "cpu:0", "cuda:01", "cuda:-1", ""])
-def test_unknown_devices_are_refused(name):
-    with pytest.raises(InputError, match="--device takes cpu, cuda or cuda:N"):
+@pytest.mark.parametrize("name", ["tpu", "cpu:0", "cuda:01", "cuda:-1", "", "cuda:2"])
+def test_devices_that_are_not_there_are_refused(monkeypatch, name):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(InputError, match="has 2 GPU" if name == "cuda:2" else "--device takes cpu, cuda or cuda:N"):
         device.checked_device(name)
-
-
-def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
+    assert (device.checked_device("cuda:1"), device.checked_device()) == ("cuda:1", "cuda")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(InputError, match="use --device cpu"):
         device.checked_device("cuda")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(InputError, match="has 2 GPU"):
-        device.checked_device("cuda:2")
-    assert device.checked_device("cuda:1") == "cuda:1"
-    assert device.checked_device() == "cuda"
 
 
 PROGRAMS = {
@@ -70,23 +64,22 @@ def test_help_is_the_lesson_and_needs_no_gpu_or_data(path, run_here):
     assert {f"--{flag}" for flag in flags} <= set(finished.stdout.split())
 
 
-DEFAULTS = {  # (device, words): model, image size
-    ("cpu", ""): ("tiny_convmixer", 96),
-    ("cpu", "--quick"): ("tiny_convmixer", 48),
-    ("cpu", "--model mobilenet_v2"): ("mobilenet_v2", 64),
-    ("cuda", ""): ("mobilenet_v2", 224),
-    ("cuda:1", "--model tiny_convmixer"): ("tiny_convmixer", 224),
-    ("cuda:1", "--image-size 96"): ("mobilenet_v2", 96),
-}
-
-
-@pytest.mark.parametrize(("given", "expected"), DEFAULTS.items(), ids=map(" ".join, DEFAULTS))
-def test_model_and_image_size_default_by_device(monkeypatch, given, expected):
-    kind, words = given
+@pytest.mark.parametrize(
+    ("kind", "words", "model", "image_size"),
+    [
+        ("cpu", "", "tiny_convmixer", 96),
+        ("cpu", "--quick", "tiny_convmixer", 48),
+        ("cpu", "--model mobilenet_v2", "mobilenet_v2", 64),
+        ("cuda", "", "mobilenet_v2", 224),
+        ("cuda:1", "--model tiny_convmixer", "tiny_convmixer", 224),
+        ("cuda:1", "--image-size 96", "mobilenet_v2", 96),
+    ],
+)
+def test_model_and_image_size_default_by_device(monkeypatch, kind, words, model, image_size):
     monkeypatch.setattr("common.device.checked_device", lambda name: kind)
     monkeypatch.setattr(torch.cuda, "set_device", lambda name: None)
     options = step_options("A step.", words.split())
-    assert (options.model, options.image_size) == expected
+    assert (options.model, options.image_size) == (model, image_size)
 
 
 @pytest.fixture
@@ -178,13 +171,9 @@ def test_tf32_is_switched_in_matrix_products_and_convolutions_of_a_gpu_alone():
         assert (torch.backends.mkldnn.matmul.fp32_precision, torch.backends.mkldnn.conv.fp32_precision) == on_a_cpu
 
 
-def test_the_command_line_refuses_unknown_commands_and_knows_its_own(run_command):
+def test_the_command_line_refuses_unknown_commands_and_none(run_command):
     assert_refused(run_command("dance"), "dance")
     assert_refused(run_command(), "COMMAND")
-    finished = run_command("--help")
-    assert finished.returncode == 0
-    for command in ("tour", "compare", "record", "doctor"):
-        assert command in finished.stdout
 
 
 @pytest.mark.parametrize("words", ["limit --stacks", "sweep --workers 2", "overhead --data x", "ablate --stacks"])

@@ -2,7 +2,7 @@
 # make check  formatting, lint, spelling, types, links and words, generated pages up to date: about a minute
 # make test   make check, then the tests
 # make quick  the tests of what decides the numbers: below a minute, for every commit
-# make test-browser   the tests of TensorBoard's pages and of the printed cheat sheet, in Chromium (installs what they need)
+# make test-browser   the tests of TensorBoard's pages, in Chromium (installs what they need)
 # make lab-memory   the lab on memory, small and short (the whole study: python labs/memory/study.py)
 # make setup  only the environment: .venv/, in the versions of requirements.lock
 # make docs   the course as a site: build/site/index.html     (make docs-figures: update its tables and figures)
@@ -44,7 +44,7 @@ test-browser: setup
 	@command -v chromium >/dev/null || { test "$$(id -u)" = 0 && apt-get -qq update && apt-get -qq install -y chromium; } || { \
 	  echo "test-browser: chromium is missing: on Debian and Ubuntu, apt install chromium" >&2; exit 2; }
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check playwright -c requirements.lock
-	@$(BIN)/python -m pytest -n 3 --dist loadgroup tests/*/test_browser_*.py tests/*/*/test_browser_*.py $(ARGS)
+	@$(BIN)/python -m pytest -n 3 --dist loadgroup tests/*/test_browser_*.py $(ARGS)
 
 setup: .venv/installed
 

@@ -1,9 +1,7 @@
 """The architecture: who imports whom, and what starting costs in imports. See CONTRIBUTING, "The map"."""
 
 import ast
-import re
 import sys
-from collections import Counter
 
 import pytest
 from support import ROOT, run_program
@@ -26,10 +24,6 @@ BELOW = {  # which rooms of the tool a room may import, itself and `results` asi
     "records": {"compare", "advice", "trace", "terminal"},
     "tensorboard": {"compare", "advice", "trace", "terminal"},
 }
-MEASURES = ("one_batch", "roofline", "fastest", "switches")  # what other modules of studies import where they measure
-NO_TORCH = [path for path in MODULES if path.name == "__init__.py" and not path.is_relative_to(ROOT / "tools")]
-NO_TORCH += [path for path in sorted((ROOT / "studies").glob("*.py")) if path.stem not in MEASURES]
-TWICE = {"figures", "study"}  # one name for one thing: these files are still called as another one is
 
 
 def imported(path, everywhere=True):
@@ -79,17 +73,6 @@ def test_arrows_point_one_way(package):
         assert "torch_tb_profiler" not in packages or room == "tensorboard" or package == "tools", path
 
 
-def test_every_module_can_be_read_at_once():
-    scripts = (ROOT / "walkthrough" / "tensorboard" / "static").glob("*.js")
-    long = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in (*MODULES, *scripts)}
-    assert {path: lines for path, lines in long.items() if lines > 600} == {}
-
-
-def test_no_two_files_of_the_rooms_have_one_name():
-    names = Counter(path.stem for path in MODULES if path.stem not in ("__init__", "__main__"))
-    assert {name for name, count in names.items() if count > 1} <= TWICE
-
-
 @pytest.mark.parametrize(
     "files, packages",
     [
@@ -106,13 +89,6 @@ def test_files_import_the_standard_library_and_few_packages(files, packages):
     for path in paths:
         outside = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names) - own
         assert outside <= packages, path.name
-
-
-def test_the_text_of_explain_formats_a_dictionary():
-    room = ROOT / "walkthrough" / "explain"
-    names = set().union(*(imported(room / f"{name}.py") for name in ("tables", "text", "html")))
-    assert rooms(names, "walkthrough") == {"explain", "results", "terminal"}
-    assert {name.split(".")[0] for name in names} - set(sys.stdlib_module_names) == {"walkthrough"}
 
 
 def test_what_a_step_starts_with_needs_the_standard_library_only():
@@ -141,12 +117,6 @@ def test_the_help_of_every_command_is_printed_without_large_packages():
     assert not loaded & {"torch", "torchvision", "numpy", "rich", "tensorboard", "matplotlib", "pandas"}
 
 
-def test_packages_and_the_records_of_studies_are_read_without_torch():
-    names = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in NO_TORCH]
-    names = [name for name in names if name != "walkthrough.tensorboard"]  # TensorBoard imports that
-    assert not modules_after(f"import {', '.join(names)}") & {"torch", "torchvision"}
-
-
 def test_a_trace_is_explained_and_a_record_verified_without_torch(tmp_path):
     record = make_record(tmp_path / "test-gpu")
     explaining = after_commands(["explain", str(record / TRACE)])
@@ -161,11 +131,3 @@ def test_a_step_does_not_import_tensorboard_or_rich_before_it_has_measured():
     for path in (ROOT / "common").glob("*.py"):
         names = imported(path, everywhere=False)
         assert not names & {"tensorboard", "rich", "matplotlib", "walkthrough.results.events"}, path.name
-
-
-def test_every_requirement_has_its_reason_and_its_tested_version():
-    lines = [line for line in (ROOT / "requirements.txt").read_text().splitlines() if line and not line.startswith("#")]
-    assert all("# " in line for line in lines)
-    names = [re.split("[<>=#]", line)[0].strip() for line in lines if not line.startswith("-e")]
-    locked = {line.split("=")[0] for line in (ROOT / "requirements.lock").read_text().splitlines()}
-    assert set(names) <= locked

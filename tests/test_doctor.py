@@ -1,7 +1,6 @@
 """The doctor: every line is ok or says what to do."""
 
 import argparse
-import sys
 from collections import namedtuple
 
 import torch
@@ -93,11 +92,3 @@ def test_a_gpu_is_described_with_what_matters_to_the_steps(tmp_path, monkeypatch
 
 def usage_of(free):
     return namedtuple("usage", "free")(free)
-
-
-def test_without_torch_the_doctor_says_what_to_do_and_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", None)
-    findings = examined(tmp_path)
-    assert findings["torch"].state == "fix"
-    assert "make setup" in findings["torch"].text
-    assert "Disk" in findings

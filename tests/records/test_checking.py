@@ -8,8 +8,6 @@ from support import ROOT
 from support.recorded import STEPS, TRACE, edit
 
 from walkthrough.records import check
-from walkthrough.records.record import write_page
-from walkthrough.results import privacy
 from walkthrough.results import result as record
 
 LIMIT = next((ROOT / "logs" / "reference").glob("*/limit.json"))
@@ -50,17 +48,6 @@ def test_a_record_may_hold_the_limit_of_its_device_and_name_the_instructions_of_
 def test_the_limit_of_something_else_is_refused(folder, assert_refused, changes, message):
     write_limit(folder, **changes)
     assert_refused(folder, message)
-
-
-def test_whatever_a_compiler_or_cuda_says_does_not_make_a_record_refused(folder, command):
-    """Their errors hold types in <>, shapes in [], programs in ``, and more than a record's texts may be long."""
-    said = "Internal Triton error: `ptxas` failed <class 'X'> [128, 3] a|b \\\\host\\share in /opt/x/y.py " + "z " * 200
-    record.write_not_run(folder / "13_compile", "13_compile", said)
-    write_limit(folder, notes=[privacy.reason(said)])
-    write_page(folder)
-    code, out, err = command("--check", folder)
-    assert (code, err) == (0, [])
-    assert "13_compile: not run: … Triton error: '…' failed (class 'X') (128, 3)" in out[2]
 
 
 def test_a_zip_is_no_record(assert_refused, tmp_path):

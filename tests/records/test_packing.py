@@ -73,10 +73,3 @@ def test_a_record_that_names_its_machine_or_user_is_not_packed(folder, command, 
         assert (code, out, len(err)) == (2, [], 1)
         assert f"{TRACE} contains a name of this machine" in err[0]
     assert not list(tmp_path.glob("*.zip"))
-
-
-def test_a_zip_is_not_written_into_the_record_itself(folder, command, monkeypatch):
-    before = tree(folder)
-    monkeypatch.chdir(folder / "01_amp")
-    code, _, err = command("--pack", folder)
-    assert (code, len(err), tree(folder) == before) == (2, 1, True)

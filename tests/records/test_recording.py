@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import random
-import re
 import shutil
 import signal
 from functools import partial
@@ -195,18 +194,6 @@ def test_a_record_that_is_killed_at_any_moment_is_whole_and_goes_on(valid_runs, 
     assert calls > 15
 
 
-@pytest.mark.parametrize(
-    ("device", "words", "instructions", "name"),
-    [
-        ("NVIDIA H200", ["--model=resnet50", "--seed", "1"], None, "nvidia-h200-resnet50"),
-        ("AMD EPYC", [], "AVX512-BF16", "amd-epyc-avx512-bf16"),
-    ],
-)
-def test_a_record_is_named_after_its_device_instructions_and_model(device, words, instructions, name):
-    settings = recording.Settings(words=words, seed=0, quick=False, device=device, instructions=instructions)
-    assert recording.folder_name(settings) == name
-
-
 def test_the_options_of_a_record_are_those_of_its_runs(runs, record_runs, folder, tmp_path):
     assert record_runs("--runs", "1", "--precision", "fp32", "--batch-size", "64").returncode == 0
     words = dict(zip(runs.words[::2], runs.words[1::2], strict=True))
@@ -323,9 +310,3 @@ def test_other_settings_versions_or_code_are_not_mixed_into_a_record(
 def test_two_records_into_one_folder_at_once_are_refused(runs, record_runs, folder):
     with locked(folder / ".record.lock", "no"):
         assert_refused(record_runs(), "another `record`")
-
-
-def test_the_code_of_a_recording_is_what_it_runs():
-    names = {path.relative_to(ROOT).as_posix() for path in machine.code_files(*recording.CODE)}
-    assert {"steps/00_baseline.py", "common/session.py", "walkthrough/compare/isolated.py"} <= names
-    assert not [name for name in names if re.search("doctor|/(view|figure)s?.py|/(course|board|explain|trace)/", name)]

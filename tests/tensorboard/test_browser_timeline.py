@@ -216,36 +216,6 @@ def test_an_address_holds_the_place(timeline):
     assert seen(other) == pytest.approx((float(options["from"]), float(options["to"])), abs=0.01)
 
 
-def test_lanes_and_groups_fold_by_mouse_and_by_keyboard_and_deep_ones_start_so(timeline):
-    def labels():
-        return page.evaluate(
-            "[...document.querySelectorAll('.wtl-lane')].filter((one) => one.offsetParent)"
-            ".map((one) => one.querySelector('.wtl-fold span').textContent)"
-        )
-
-    page = timeline()
-    before = labels()
-    assert page.locator(".wtl-lane .wtl-fold[aria-expanded=false]").all_inner_texts() == ["calls"]
-    fold = page.get_by_role("button", name="operators", exact=True).last
-    fold.focus()
-    page.keyboard.press("Enter")
-    assert fold.get_attribute("aria-expanded") == "false"
-    page.get_by_role("button", name="GPU 0", exact=True).click()
-    assert "stream 7" not in labels()
-    find(page, KERNEL)  # what is selected unfolds its group
-    assert labels() == before
-
-
-def test_a_counter_says_its_value_under_the_pointer(timeline):
-    page = timeline()
-    lane = page.locator(".wtl-lane", has_text="memory, allocated").first
-    row, canvas = lane.bounding_box(), page.locator(".wtl-canvas").bounding_box()
-    page.mouse.move(canvas["x"] + canvas["width"] - 40, row["y"] + 20)
-    tip = page.locator(".wtl-tip", has_text="8.0 MB")
-    tip.wait_for(state="visible")
-    assert tip.count() == 1
-
-
 def test_two_ranks_side_by_side(timeline):
     files = [f"host{rank}_{100 + rank}.1700000000000.pt.trace.json" for rank in range(2)]
     page = timeline(run="distributed", trace=files[0])

@@ -1,7 +1,6 @@
 """The blocks of the pages: from this project's record of a CPU, from a made-up GPU's, and from broken ones."""
 
 import re
-import shutil
 from dataclasses import replace
 
 import pytest
@@ -36,17 +35,6 @@ def test_a_gpus_record_fills_the_pages_with_the_same_commands(gpu_course):
     text = pages.filled(f"{page('04_loading.md')}\n{blocks}", gpu_course)
     assert text.count("*Measured: [made-up GPU](../logs/reference/made-up-gpu/README.md), ") == 1  # the first table
     assert "**1.25x (" in text  # 500 images/s after 400
-
-
-def test_every_page_and_figure_is_generated_with_a_second_record(gpu_records, tmp_path):
-    docs = tmp_path / "clone" / "docs"
-    docs.mkdir(parents=True)
-    for path in DOCS.glob("*.md"):
-        shutil.copy(path, docs)
-    shutil.copy(ROOT / "README.md", docs.parent)
-    files, course = pages.contents(docs, gpu_records)
-    assert f"{GPU}/ladder.svg" in course.figures
-    assert "made-up GPU" in files[docs.parent / "README.md"]
 
 
 def test_a_step_without_effect_has_what_it_needs_on_every_page(own_gpu_records):
@@ -87,5 +75,4 @@ def test_every_figure_of_a_labs_page_is_drawn_from_its_recorded_tables(lab):
     course = Course(recorded.records())
     shown = [BLOCKS["figure"](course, *f"labs/{mark}".split()) for mark in marks]
     drawn = [text for text in shown if text != "*No figure: this was not measured.*"]  # as where a record is older
-    assert all(text.startswith("![") for text in drawn)
-    assert [len(draw().axes) > 0 for draw in course.figures.values()] == [True] * len(drawn)
+    assert [len(draw().axes) > 0 for draw in course.figures.values()] == [text.startswith("![") for text in drawn]

@@ -6,7 +6,6 @@ import pytest
 from support.trace_builder import TraceBuilder
 
 from tools.docs import others
-from walkthrough.results.errors import InputError
 
 
 def loading(wait, steps=(1000,) * 3, workers=False):
@@ -48,9 +47,3 @@ def test_what_the_first_trace_predicts_stands_beside_what_the_second_shows(pair,
     assert "| 1.25x | 1.25x | 1.25x (1.25-1.25) | 1.25x | each step waits 200 us" in page
     assert "; within; estimate inside |" in page
     assert "Computed on 2026-01-02 at commit abc" in page
-
-
-def test_a_trace_that_is_not_at_hand_is_named(pair, tmp_path):
-    (tmp_path / "two.json").unlink()
-    with pytest.raises(InputError, match=r"lacks the trace of https://example.org/two.json"):
-        others.compute_pair(pair, others.traces_in(tmp_path))

@@ -1,4 +1,4 @@
-"""The course's pages: stale ones are named, marks are filled. `make check` looks at those that are committed."""
+"""The course's pages: stale ones are named. `make check` looks at those that are committed."""
 
 import re
 from itertools import pairwise
@@ -10,7 +10,6 @@ from support import NAMES, ROOT
 from tools.docs import pages
 from tools.docs.recorded import Course
 from walkthrough.advice.catalogue import COSTS
-from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.xdist_group("course")  # the records are read once
 DOCS = ROOT / "docs"
@@ -36,20 +35,6 @@ def test_a_stale_page_a_missing_figure_and_one_that_no_page_shows_are_named_and_
     assert page.read_text() == "new" and "<svg" in there.read_text()
     assert not gone.exists()
     assert pages.stale(files, course, tmp_path) == []
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("<!-- begin nonsense -->\n<!-- end -->", "no block 'nonsense'"),
-        ("<!-- begin machine -- >\n<!-- end -->", "mark without its partner"),
-        ("<!-- begin table limit nonsense -->\n<!-- end -->", "no table nonsense of limit"),
-        ("<!-- begin number -->\n<!-- end -->", "cannot be made"),
-    ],
-)
-def test_a_mark_that_cannot_be_filled_is_named_with_its_page(course, text, message):
-    with pytest.raises(InputError, match=message):
-        pages.filled(text, course, "page.md")
 
 
 def test_each_step_has_its_chapter():

@@ -1,30 +1,19 @@
-"""Strips of traces: what a trace that can be checked by hand shows; the kept ones name the published traces."""
+"""Strips of traces: what a trace that can be checked by hand shows."""
 
-import numpy as np
 import pytest
 from support import ROOT
 from support.trace_builder import TraceBuilder
 
-from tools.docs import others, profiler_tab, strips
+from tools.docs import others, strips
 from tools.docs.strips import BINS, COPIES, CPU, KERNELS, LAUNCHES, LOADING, TO_GPU, Cut
-from walkthrough.records import samples
 from walkthrough.trace.analysis import analyze
 
 pytestmark = pytest.mark.xdist_group("course")
 SPECIMEN = ROOT / "docs" / "specimen" / "made_up_gpu" / "specimen.pt.trace.json"
 
 
-@pytest.fixture(scope="module")
-def specimen():
-    return analyze(SPECIMEN)
-
-
-def listed():
-    """{a published sample's name: its checksum}."""
-    return {sample.name: sample.sha256 for sample in samples.read_list().samples}
-
-
-def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with(specimen):
+def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with():
+    specimen = analyze(SPECIMEN)
     shown = strips.stretch(specimen)  # of 1000 us the loader takes 300 and kernels 400
     assert (shown.us, shown.step_us, shown.busy) == (1000, 1000, 0.4)
     assert shown.us_of[LOADING] == 300
@@ -35,31 +24,6 @@ def test_a_strip_of_the_specimen_has_the_times_that_it_was_written_with(specimen
     around = strips.stretch(specimen, Cut(around=TO_GPU, before_ms=0.05, after_ms=0.1))
     assert around.us == pytest.approx(150)
     assert strips.longest(around, COPIES, TO_GPU)[0] == pytest.approx(0.05, abs=0.001)
-
-
-def test_what_is_kept_names_its_traces_and_no_lane_is_more_than_full():
-    kept = others.read_samples()
-    assert kept.sha256.items() <= listed().items()
-    assert set(kept.stretches) == set(others.STRETCHES)
-    for shown in kept.stretches.values():
-        for groups in shown.lanes.values():
-            total = np.sum(list(groups.values()) or [[0]], axis=0)
-            assert total.max() <= 100 + len(groups)  # each is rounded
-
-
-def test_each_wrong_figure_of_the_profiler_s_release_differs_from_the_one_here():
-    compared = profiler_tab.read()
-    for row in profiler_tab.ROWS:
-        assert row.text(compared.release[row.sample]) != row.text(compared.patched[row.sample]), row
-    assert profiler_tab.table(compared).count("\n") == len(profiler_tab.ROWS) + 1
-    assert compared.sha256 == {row.sample: listed()[row.sample] for row in profiler_tab.ROWS}
-
-
-def test_the_work_of_a_trace_is_counted_by_what_it_is(specimen):
-    work = others.work(specimen)  # one kernel of 100 us of each kind, and 80 us of the CPU in Optimizer.step
-    assert work[strips.CORES] == work[strips.PLAIN] == work["kernels of the optimizer"] == (1, 100)
-    assert work[strips.CONVERTING] == (0, 0)
-    assert work["Optimizer.step on the CPU"] == (1, 80)
 
 
 def test_what_a_timer_without_synchronise_shows_beside_what_the_gpu_does(tmp_path):

@@ -43,8 +43,14 @@ def test_a_step_is_a_whole_program_of_at_most_80_lines_that_opens_with_its_lesso
     assert said == bool(without_gpu(path.stem[3:], "cpu"))
 
 
-@pytest.mark.parametrize(("before", "after"), [*itertools.pairwise(STEPS)], ids=NAMES[1:])
-def test_consecutive_steps_differ_in_at_most_15_lines(before, after):
+LABS = [
+    sorted((ROOT / "labs" / lab).glob("[0-9]*.py")) for lab in ("memory", "scale", "simcls", "speedrun", "transformer")
+]
+PAIRS = [pair for files in (STEPS, *LABS) for pair in itertools.pairwise(files) if pair[1].stem != "06_nvjpeg"]
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS, ids=[f"{path.parent.name}-{path.stem}" for _, path in PAIRS])
+def test_consecutive_programs_differ_in_at_most_15_lines(before, after):
     difference = list(difflib.ndiff(code_lines(before), code_lines(after)))
     added, removed = (sum(line.startswith(sign) for line in difference) for sign in ("+ ", "- "))
     assert 0 < max(added, removed) <= 15

@@ -1,12 +1,8 @@
-"""What the processes of test_scale_train.py do.
-
-`scale_ranks.py DATA FOLDER` is two of them, forked from one import of torch; under torchrun it is one that is killed.
-"""
+"""`scale_ranks.py DATA FOLDER`: two processes of test_scale_train.py, forked from one import of torch."""
 
 import json
 import multiprocessing
 import os
-import signal
 import sys
 from contextlib import nullcontext, redirect_stdout
 from itertools import chain
@@ -32,7 +28,7 @@ class Uncropped(Pipeline):
         return super()._on_device(batches, crops=False)
 
 
-def training(folder, passes=1, norm=False, batch_size=8, epochs=2, logdir=None):
+def training(folder, passes=1, norm=False, batch_size=8, epochs=2):
     """(run, replica, pipeline, settings) of a model without batch norm and dropout, on what is prepared in a folder."""
     rank, processes = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     torch.manual_seed(rank if norm else 0)  # rank 0's weights count
@@ -43,7 +39,7 @@ def training(folder, passes=1, norm=False, batch_size=8, epochs=2, logdir=None):
     of_pass = share(batch_size, processes, passes)
     pipeline = Uncropped(folder, "cached", SIZE, of_pass, CPU, seed=3, rank=rank, processes=processes)
     parts = {"model": model, "optimizer": replica.optimizer}
-    run = Training(logdir, settings, parts, best="top1_accuracy")
+    run = Training(None, settings, parts, best="top1_accuracy")
     return run, replica, pipeline, settings
 
 
@@ -51,10 +47,6 @@ def trained(folder, **changes):
     """What has to be the same for any number of processes, as JSON."""
     run, replica, pipeline, settings = training(folder, **changes)
     fit(run, replica, pipeline, settings)
-    return facts(run, replica)
-
-
-def facts(run, replica):
     weights = chain(*(parameter.flatten().tolist() for parameter in replica.module.parameters()))
     names = ("loss", "validation_loss", "top1_accuracy", "top5_accuracy")
     return {"epochs": [[row[name] for name in names] for row in run.rows], "weights": list(weights)}
@@ -81,22 +73,6 @@ def statistics(folder):
     return sum(value.double().sum().item() for value in replica.module.state_dict().values())
 
 
-def killed(folder, logdir, restarted):
-    """Train, but rank 1 is killed in the second step of epoch 3; after the restart the training goes on to its end."""
-    run, replica, pipeline, settings = training(folder, epochs=4, logdir=logdir)
-    real, steps = replica.step, []
-
-    def step(batches):
-        steps.append(len(run.rows) + 1)
-        if dist.get_rank() == 1 and not restarted and steps.count(3) == 2:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(batches)
-
-    replica.step = step
-    fit(run, replica, pipeline, settings)
-    return facts(run, replica)
-
-
 def same(data, folder):
     """Trainings that differ in passes alone, and what is exchanged; then train.py itself, its output in a file."""
     how = [(1, "last pass"), (2, "last pass"), (2, "each pass"), (2, "never")]
@@ -114,33 +90,22 @@ def same(data, folder):
     return answer
 
 
-def rank(data, folder, number=None):
-    """Be one process of two. number: of a forked one."""
-    if number is not None:
-        os.environ["RANK"] = str(number)
+def rank(data, folder, number):
+    """Be one process of two."""
+    os.environ["RANK"] = str(number)
     with process_group(CPU):
-        restarted = os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
-        answer = killed(data, folder, restarted) if number is None else same(data, folder)
-        (folder / f"{dist.get_rank()}.json").write_text(json.dumps(answer))
+        (folder / f"{number}.json").write_text(json.dumps(same(data, folder)))
 
 
-def main():
-    data, folder = map(Path, sys.argv[1:])
-    if "RANK" in os.environ:
-        rank(data, folder)
-        return
+if __name__ == "__main__":
     torch.set_num_threads(1)
     store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # as torchrun has one
     os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     os.environ |= {"WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "0"}
     fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=rank, args=(data, folder, number)) for number in range(2)]
+    ranks = [fork.Process(target=rank, args=(*map(Path, sys.argv[1:]), number)) for number in range(2)]
     for process in ranks:
         process.start()
     for process in ranks:
         process.join()
     sys.exit(max(abs(process.exitcode) for process in ranks))
-
-
-if __name__ == "__main__":
-    main()

@@ -1,12 +1,11 @@
 """labs/memory: its programs learn the same, its models, `train.py` to the end, and its study by known answers."""
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 from support import ROOT, assert_refused
-from support.labs import assert_goes_on_after_a_kill, equal, lab_options, weights_in
+from support.labs import assert_goes_on_after_a_kill, equal, lab_options
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils._python_dispatch import TorchDispatchMode
 from torchvision.models import resnext50_32x4d
@@ -56,37 +55,6 @@ def test_every_program_learns_exactly_what_the_baseline_does_and_in_bf16_but_for
     assert in_bf16 != losses[0]
 
 
-@pytest.fixture
-def compiled_without_inductor(monkeypatch):
-    """torch.compile with its partitioner, which the budget is for, but without generating code, which takes minutes."""
-    real = torch.compile
-    monkeypatch.setattr(torch, "compile", partial(real, backend="aot_eager_decomp_partition"))
-    monkeypatch.setattr(torch._functorch.config, "activation_memory_budget", 1.0)
-    yield
-    torch._dynamo.reset()
-
-
-@pytest.mark.long
-def test_the_compiled_program_learns_what_the_baseline_does_and_holds_less(
-    options, baseline, compiled_without_inductor
-):
-    losses, state = baseline
-    saved = []
-
-    def keep(tensor):
-        saved.append(tensor.untyped_storage().nbytes())
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        own_losses, own_state = trained(FILES[-1], options)
-        in_budget = sum(saved) / 3
-        saved.clear()
-        trained(FILES[0], options, steps=1)
-    assert in_budget < 0.5 * sum(saved)  # 0.31 of it; 0.64 with a budget of 1
-    assert own_state.keys() == state.keys()  # compiled in place: a checkpoint's names stay
-    assert own_losses == pytest.approx(losses, rel=1e-3)  # other kernels round otherwise
-
-
 class ConvolutionCounter(TorchDispatchMode):
     """Counts the convolutions that are computed."""
 
@@ -131,14 +99,6 @@ def test_a_training_writes_its_epochs_and_one_that_is_killed_goes_on_as_if_it_we
     events = EventAccumulator(str(whole)).Reload()
     assert [point.value for point in events.Scalars("loss")] == pytest.approx([row["loss"] for row in table])
     assert_goes_on_after_a_kill(run, words, tmp_path / "train", whole)
-
-
-def test_checkpointing_trains_the_same_and_half_precision_does_not(run, tmp_path):
-    for name, words in {"base": [], "checkpointed": ["--checkpoint"], "half": ["--precision", "bf16"]}.items():
-        run("--epochs", "1", *words, "--logdir", tmp_path / name)
-    base, checkpointed, half = (weights_in(tmp_path / name) for name in ("base", "checkpointed", "half"))
-    assert equal(base, checkpointed)  # batch norm's running statistics are among them
-    assert not equal(base, half)
     assert_refused(run("--batch-size", "1000"), "--batch-size 1000 is larger than the data")
 
 
@@ -178,10 +138,7 @@ def test_a_small_study_fills_every_table_and_audits_every_claim(main, tmp_path, 
     assert [name for name, rows in result.tables.items() if not rows] == []
     assert all(claim.value is not None for claim in result.claims)
     kinds, checkpointed = (result.tables[f"memory_by_kind_{name}"] for name in (BASELINE, CHECKPOINTED))
-    of = {name: [row[name] for row in kinds] for name in kinds[0]}
-    assert max(row["activations"] for row in checkpointed) < max(of["activations"])
-    assert max(of["activations"][0], of["activations"][-1]) < 0.2 * max(of["activations"])
-    assert of["gradients"][0] == of["gradients"][-1] > min(of["gradients"])  # freed by zero_grad, and made again
+    assert max(row["activations"] for row in checkpointed) < max(row["activations"] for row in kinds)
 
 
 def test_an_unknown_model_is_one_line(main):
@@ -226,31 +183,6 @@ def test_programs_are_interleaved_compared_by_rounds_and_at_last_in_the_same_mem
     assert (total[0]["epoch s"], total[0]["200 epochs, h"]) == pytest.approx((0.04 * 12_500, 500 * 200 / 3600))
     assert total[2]["of the base's time"] == pytest.approx(100 / 70)
     assert [round(row["published, of the base's time"], 2) for row in total] == [1, 0.75, 1.42, 0.91, 1.27]
-
-
-def test_the_optimizers_times_are_compared_round_by_round(study_options):
-    def optimizer_times(batch_size, run):
-        if batch_size == 4 * study_options.batch_size:
-            return "out of memory"
-        return {"after": [batch_size * 3.0 * run], "both": [batch_size * 1.0 * run]}
-
-    small, large = Study(Canned(study_options, optimizer_times=optimizer_times)).optimizer()
-    assert (small["times the smallest"], large["times the smallest"].ratio) == (None, pytest.approx(7))
-    assert (large["times the smallest"].rounds, large["between the clocks"].ratio) == (3, pytest.approx(3))
-    assert (small["published ms"], large["published ms"]) == (28, 560)
-    assert small["waits after, ms"] == study_options.batch_size * 6  # the median round
-
-
-def test_a_seed_counts_only_where_all_variants_were_trained(study_options):
-    def curves(seed, epochs, workers, **changes):
-        if seed == 1 and changes.get("checkpoint"):
-            return "killed by SIGKILL"
-        return {"data": "digits", "epochs": [{"loss": float(seed), "workers": workers}] * epochs}
-
-    trained = Study(Canned(study_options, curves=curves)).trained()
-    assert len(trained) == 5 + 2
-    assert all([epochs[0]["loss"] for epochs in seeds] == [0.0, 2.0] for seeds in trained.values())
-    assert [trained[name][0][0]["workers"] for name in ("base", "2 workers", "8 workers")] == [0, 2, 8]
 
 
 def test_pairs_of_one_seed_are_compared_and_accuracies_stay_within_0_and_100():

@@ -151,20 +151,16 @@ def test_a_checkpoint_of_the_scale_lab_is_pruned_from_an_epoch_that_it_kept(tmp_
     model.load_state_dict(unpacked((folder / "pruned.pt").read_bytes()))
     assert (masks.magnitudes(model, "weights") == 0).float().mean() == pytest.approx(0.9, abs=0.001)
     assert_refused(pruned("--model", "w16"), "--model w16: --trained is of w8; leave --model out")
-    assert_refused(pruned("--reset", "0"), "--reset 0: the training kept [1, 2]")
 
 
-def test_weights_of_others_are_read_and_what_is_no_finished_training_of_such_a_network_is_refused(tmp_path):
+def test_weights_of_others_are_read_and_those_of_another_network_refused(tmp_path):
     weights = MobileNetV2(10, width_mult=0.25).state_dict()
     torch.save({"state_dict": {f"module.{name}": value for name, value in weights.items()}}, tmp_path / "theirs.pth")
     [(epoch, state)] = read_trained(tmp_path / "theirs.pth").items()
     assert epoch == 0 and set(state["model"]) == set(weights)
     assert isinstance(network_like(state["model"], "w4", 3, 10), MobileNetV2)
-    torch.save({"settings": {"epochs": 3}, "epochs": [{}], "model": weights}, tmp_path / CHECKPOINT)
     with pytest.raises(InputError, match="no MobileNetV2 for 2 classes of images with 3 channel"):
         network_like(state["model"], "w4", 3, 2)
-    with pytest.raises(InputError, match="1 of 3 epochs are trained"):
-        read_trained(tmp_path / CHECKPOINT)
 
 
 def test_channels_that_are_gone_were_those_that_did_nothing():
@@ -198,16 +194,6 @@ def test_differences_are_paired_by_seed():
     assert rows["initialisation - other random weights"] is None
     accuracies = {row["accuracy"]: row["95 %"] for row in study.variant_rows(cells, 2, [0.95])}
     assert accuracies["late"].mean == pytest.approx(95)
-
-
-def test_a_network_whose_masks_are_removed_keeps_its_zeros(options):
-    data, settings = study.setup(options, 1)
-    zeros = {
-        name: (masks.magnitudes(study.timed_network(name, study.new(data, settings)), "weights") == 0).float().mean()
-        for name in study.NETWORKS
-    }
-    assert zeros["masks removed"] == zeros["masked"] == pytest.approx(0.9, abs=0.01)
-    assert zeros["unpruned"] == zeros["channels pruned"] == 0
 
 
 def test_a_small_study_fills_every_table(options, tmp_path, monkeypatch, run_main):

@@ -1,9 +1,6 @@
-"""labs/scale: jobs of a cluster, in processes of this machine and on a SLURM that is started for the tests."""
+"""labs/scale: jobs of a cluster, in processes of this machine."""
 
-import os
-import shutil
 import signal
-import subprocess
 import sys
 from argparse import ArgumentParser
 from importlib.util import find_spec
@@ -17,11 +14,8 @@ from labs.shared.study import measurements
 from walkthrough.compare.study import NotMeasured
 from walkthrough.results.errors import InputError
 
-SCRIPT = ROOT / "labs" / "scale" / "start_slurm.sh"
 SLURM = ROOT / "labs" / "scale" / "slurm.py"
-needs_submitit = pytest.mark.skipif(find_spec("submitit") is None, reason="submitit is not installed")
-without_slurm = not (shutil.which("slurmctld") and shutil.which("munged"))
-needs_slurm = pytest.mark.skipif(without_slurm, reason="SLURM is not installed: apt install slurm-wlm munge")
+pytestmark = pytest.mark.skipif(find_spec("submitit") is None, reason="submitit is not installed")
 MEASURE = """
 import os, signal
 from walkthrough.results.errors import InputError
@@ -42,51 +36,28 @@ if __name__ == "__main__":
 """
 
 
-def parsed(*words):
-    parser = ArgumentParser()
-    add_cluster_options(parser)
-    return parser.parse_args(words)
-
-
 def test_a_cluster_is_what_the_command_line_asks_for_or_one_line(tmp_path, monkeypatch, run_here):
-    assert cluster_of(parsed(), tmp_path) is None
-    monkeypatch.setitem(sys.modules, "submitit", None)
-    with pytest.raises(InputError, match="pip install submitit"):
-        cluster_of(parsed("--cluster", "local"), tmp_path)
+    def parsed(*words):
+        parser = ArgumentParser()
+        add_cluster_options(parser)
+        return cluster_of(parser.parse_args(words), tmp_path, 1)
+
+    assert parsed() is None
     monkeypatch.setitem(sys.modules, "submitit", sys)
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match="sbatch is not on this machine"):
-        cluster_of(parsed("--cluster", "slurm"), tmp_path)
-    chosen = cluster_of(parsed("--cluster", "local", "--cpus", "2", "--minutes", "5", "--at-a-time", "3"), tmp_path, 1)
+        parsed("--cluster", "slurm")
+    chosen = parsed("--cluster", "local", "--cpus", "2", "--minutes", "5", "--at-a-time", "3")
     assert chosen == Cluster("local", tmp_path, cpus=2, gpus=1, minutes=5, at_a_time=3)
     assert_refused(run_here(SLURM, "--nodes", "2", "--", "python"), "--nodes 2 needs --processes-per-node")
 
 
-@pytest.fixture
-def slurm_of_two_nodes(tmp_path, monkeypatch):
-    """A SLURM of this machine."""
-    folder, two = tmp_path / "slurm", os.environ | {"NODES": "2"}
-    started = subprocess.run([SCRIPT, "start", folder], env=two, capture_output=True, text=True, timeout=120)
-    assert started.returncode == 0, started.stderr
-    assert started.stdout == f"export SLURM_CONF={folder}/slurm.conf\n"
-    pids = [int(path.read_text()) for path in folder.glob("*.pid")]
-    assert len(pids) == 4  # munged, slurmctld, two slurmd
-    monkeypatch.setenv("SLURM_CONF", f"{folder}/slurm.conf")
-    yield
-    subprocess.run([SCRIPT, "stop", folder], check=True, timeout=120)
-    assert still_there(pids) == [] and not folder.exists()
-
-
-@needs_submitit
-@pytest.mark.parametrize("kind", ["local", pytest.param("slurm", marks=[pytest.mark.slurm, needs_slurm])])
-def test_a_studys_grid_runs_as_jobs_and_goes_on_after_a_cut(kind, request, tmp_path):
-    if kind == "slurm":
-        request.getfixturevalue("slurm_of_two_nodes")
+def test_a_studys_grid_runs_as_jobs_and_goes_on_after_a_cut(tmp_path):
     options, program = lab_options(tmp_path), tmp_path / "measure.py"
     program.write_text(MEASURE)
 
     def of_jobs():
-        return measurements("mine", options, program, jobs=Cluster(kind, tmp_path / "jobs", minutes=5, at_a_time=3))
+        return measurements("mine", options, program, jobs=Cluster("local", tmp_path / "jobs", minutes=5, at_a_time=3))
 
     first, numbers = of_jobs(), [{"number": number} for number in (4, 7, 8)]
     assert first.several("squared", numbers, processes=2) == [{"square": 16}, None, None]
@@ -98,7 +69,6 @@ def test_a_studys_grid_runs_as_jobs_and_goes_on_after_a_cut(kind, request, tmp_p
     assert sorted((tmp_path / "calls").read_text().split()) == ["4", "5", "7", "8"]
 
 
-@needs_submitit
 def test_the_command_reports_each_job_and_processes_that_train_together_have_ranks(tmp_path):
     code = (
         "import os, sys; rank = os.environ['RANK'] + os.environ['WORLD_SIZE'] + os.environ['LOCAL_RANK'];"
@@ -115,7 +85,6 @@ def test_the_command_reports_each_job_and_processes_that_train_together_have_ran
     assert files[0][4:] == files[1][4:] != files[2][4:]
 
 
-@needs_submitit
 def test_whoever_waits_is_ended_and_jobs_with_it(tmp_path):
     pid = f"open('{tmp_path}/pid.' + os.environ['JOB_INDEX'], 'w').write(str(os.getpid()))"
     waits = ["python", "-c", f"import os, time; {pid}; time.sleep(600)"]

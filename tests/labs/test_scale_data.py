@@ -14,7 +14,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from support import ROOT, assert_refused, run_program
-from torch.utils.data import DataLoader
 
 from common.program import captured
 from labs.scale import data as jpegs
@@ -59,15 +58,6 @@ def test_a_folder_without_jpegs_and_a_program_without_its_gpu_are_refused_in_one
     assert_refused(run_here(PROGRAMS[0], "--data", tmp_path, "--device", "cpu"), str(tmp_path))
 
 
-def test_a_jpeg_that_cannot_be_decoded_is_named_in_one_line_also_by_a_worker(data):
-    broken = data / "train" / "class_001" / "000005.jpg"
-    broken.write_bytes(b"no picture")
-    for workers in (0, 1):
-        with pytest.raises(InputError) as error:
-            list(DataLoader(Jpegs(data, "train", as_uint8(16)), 8, num_workers=workers))
-        assert str(error.value).startswith(f"{broken} cannot be decoded") and "\n" not in str(error.value)
-
-
 def test_a_shard_is_a_tar_file_of_small_jpegs_and_labels_dealt_once_and_evenly(drawn, prepared_32px):
     large, folder = Jpegs(drawn, "train", as_uint8(32)), prepared_32px["shards"]
     of_train = json.loads((folder / jpegs.INDEX).read_text())["parts"]["train"]
@@ -79,8 +69,7 @@ def test_a_shard_is_a_tar_file_of_small_jpegs_and_labels_dealt_once_and_evenly(d
         labels = [int(tar.extractfile(name).read()) for name in names[::2]]  # .cls
         assert labels == [large.targets[number] for number in dealt]
         image = jpegs.pixels(io.BytesIO(tar.extractfile(names[1]).read())).astype(int)
-    sharp = jpegs.pixels(large.samples[dealt[0]][0], 32).astype(int)
-    assert image.shape == (32, 32, 3) and abs(image - sharp).mean() < 6
+    assert abs(image - jpegs.pixels(large.samples[dealt[0]][0], 32).astype(int)).mean() < 6
 
 
 @given(count=st.integers(1, 20_000))
@@ -149,7 +138,7 @@ def test_parquet_files_of_the_hub_are_prepared_and_trained_on_and_broken_ones_ar
 @pytest.mark.spark
 @pytest.mark.thorough
 @needs_spark
-def test_spark_makes_the_same_shards_as_processes_and_says_in_a_line_why_not(data, tmp_path, run_here):
+def test_spark_makes_the_same_shards_as_processes(data, tmp_path):
     (data / "train" / "class_001" / "000001.jpg").write_bytes(b"")
     words = ["--data", data, "--size", "32", "--engine", "spark"]
     done = run_program(PREPROCESS, *words, "--out", tmp_path / "spark", "--master", "local[1]")
@@ -158,8 +147,6 @@ def test_spark_makes_the_same_shards_as_processes_and_says_in_a_line_why_not(dat
     of_processes = sorted((tmp_path / "processes").rglob("*.*"))
     for path in of_processes:
         assert path.read_bytes() == (tmp_path / "spark" / path.relative_to(tmp_path / "processes")).read_bytes()
-    refused = run_here(PREPROCESS, *words, "--out", tmp_path / "a", "--master", "locl[2]")
-    assert_refused(refused, "--master locl[2]")
 
 
 def test_all_programs_yield_the_same_images(drawn, prepared_32px, tmp_path):
@@ -228,12 +215,9 @@ def test_a_random_crop_is_a_part_of_the_image_at_times_mirrored(monkeypatch):
     assert parts.min() < 1 and parts.max() > 14  # anywhere
 
 
-@pytest.mark.parametrize("name", ["nvjpeg", "dali"])
-def test_a_gpu_pipeline_gives_what_the_others_do(drawn, monkeypatch, name):
-    if name == "dali":
-        pytest.importorskip("nvidia.dali", reason="nvidia-dali is not installed")
-    monkeypatch.setattr(pipelines, "needs_cuda", lambda *_: None)  # both decode on a CPU, too
-    own, jpeg = (Pipeline(drawn, of, 32, 8, CPU) for of in (name, "jpeg"))
+def test_nvjpegs_pipeline_gives_what_the_others_do(drawn, monkeypatch):
+    monkeypatch.setattr(pipelines, "needs_cuda", lambda *_: None)  # it decodes on a CPU, too
+    own, jpeg = (Pipeline(drawn, of, 32, 8, CPU) for of in ("nvjpeg", "jpeg"))
     (crops, labels), (images, others) = next(own.training(1, 1)), next(own.validation())
     wanted, theirs = next(jpeg.validation())
     assert crops.shape == (8, 3, 32, 32) and torch.equal(labels, next(jpeg.training(1, 1))[1])

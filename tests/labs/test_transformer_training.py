@@ -17,9 +17,7 @@ import transformers
 
 from labs.shared.training import epochs_in
 from labs.transformer import model, predict, study, train, with_trainer
-from labs.transformer.data import Example, tokenizer_for
 from labs.transformer.model import Size
-from walkthrough.results.errors import InputError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing_enable.*")  # of transformers
 
@@ -79,14 +77,6 @@ def test_what_cannot_be_used_is_one_line(run, monkeypatch, run_here, tmp_path):
     assert_refused(run_here(LAB / "with_trainer.py", "tiny", tmp_path, "out"), "cannot read")
 
 
-def test_a_model_without_a_trained_head_does_not_predict(tmp_path):
-    config = transformers.DistilBertConfig(vocab_size=60, dim=16, n_layers=1, n_heads=2, hidden_dim=32)
-    transformers.DistilBertModel(config).save_pretrained(tmp_path)
-    tokenizer_for("tiny", (Example("a text", 0),)).save_pretrained(tmp_path)
-    with pytest.raises(InputError, match="has no trained head"):
-        predict.predicted(str(tmp_path), ["a"])
-
-
 def test_trainers_script_trains_and_saves_a_model_that_predicts(data, tmp_path, monkeypatch):
     pytest.importorskip("accelerate")
     monkeypatch.setitem(model.SIZES, "nano", Size(layers=1, width=16, heads=2, hidden=32, max_tokens=12))
@@ -126,15 +116,11 @@ def test_a_small_study_fills_every_table_and_decides_claims(main, tmp_path, monk
     assert [name for name, rows in result.tables.items() if not rows] == []
     rows = {row["program"]: row for row in result.tables["programs"]}
     assert list(rows) == shown
-    assert not [note for note in result.notes if "was not" in note]
     baseline, fused, uniform = rows.values()
     mean = sum(1 + 1 + number * 7 % 20 for number in range(80)) / 80  # the first token, and a token per word
     assert baseline["padding %"] == pytest.approx(100 * (1 - mean / 24))
     assert uniform["padding %"] < baseline["padding %"] / 2
-    for peak in ("peak GB predicted for a T4", "peak MB here"):
-        assert fused[peak] < baseline[peak]
-    measured = {claim.id for claim in result.claims if claim.needs != "its measurement"}
-    assert {"padding", "sorted", "whole", "uniform-accuracy"} <= measured
+    assert fused["peak MB here"] < baseline["peak MB here"]
 
 
 def test_a_study_that_cannot_be_made_is_one_line(main, monkeypatch):

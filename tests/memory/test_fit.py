@@ -163,11 +163,13 @@ def test_batches_that_are_not_images_have_the_batch_size_asked_for_and_a_second_
     assert own(more="model(x)").peak_bytes > own().peak_bytes
 
 
-def test_a_program_without_a_run_is_refused(tmp_path):
+def test_a_program_without_a_run_and_an_option_that_it_does_not_take_are_refused(tmp_path):
     path = tmp_path / "nothing.py"
     path.write_text("print('done')")
     with pytest.raises(InputError, match="ended without a call of run_step"):
         predicted(path)
+    with pytest.raises(InputError, match="'zero' is not a whole number"):
+        predicted(STEPS[2], ("--batch-size", "zero"))
 
 
 def test_nothing_is_left_replaced_by_a_prediction():

@@ -203,3 +203,21 @@ def test_a_key_changes_with_the_file_the_question_and_all_code_that_reads_traces
         (tmp_path / "walkthrough" / room / "rule.py").write_text("code")
         hashes.add(worker._code.__wrapped__())
     assert len(hashes) == 3
+
+
+def test_what_is_read_ahead_is_what_was_named_last(store, begun, answered):
+    store.read_ahead([about("a"), about("b")])
+    begun()
+    store.ask(about("c"))
+    store.read_ahead([about("d"), about("e")])
+    assert answered() == ["a", "c", "d", "e"]
+
+
+def test_questions_that_wait_are_no_more_than_a_page_can_ask(store, begun, answered, monkeypatch):
+    monkeypatch.setattr(answers, "MOST_WAITING", 5)
+    store.ask(about("ahead"), urgent=False)
+    begun()
+    for number in range(100):
+        assert store.get(about("trace", options=(number, None))) == ("reading", None)
+    assert store.reading == 6
+    assert answered() == ["ahead", *["trace"] * 5]

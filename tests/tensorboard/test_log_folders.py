@@ -5,8 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 from support import make_result, write_run
-from support.trace_builder import two_steps
+from support.trace_builder import TraceBuilder, two_steps
 
+from walkthrough.tensorboard import log_folders
 from walkthrough.tensorboard.log_folders import Runs, folders_below, roots_of
 
 
@@ -77,3 +78,18 @@ def test_no_two_runs_have_the_same_name(tmp_path):
         trace(path)
     found = {folder.name: folder.path for folder in folders_below([("", str(root))])}
     assert found == {"logs": root, "logs (2)": root / "logs", "logs (2) (2)": root / "logs (2)"}
+
+
+def test_headers_are_read_until_two_ranks_are_known_and_of_64_traces_at_most(tmp_path, monkeypatch):
+    opened = []
+    open_plain = log_folders.open_plain
+    seen = lambda path, **_: opened.append(path.parent.name) or open_plain(path)  # noqa: E731
+    monkeypatch.setattr(log_folders, "open_plain", seen)
+    header = '{"distributedInfo": {"rank": %s}, "traceEvents": []}' % ("1" * 5000)
+    for rank in range(100):
+        TraceBuilder(rank=rank).write(trace(tmp_path / "ranks" / f"{rank}.pt.trace.json"))
+        trace(tmp_path / "hostile" / f"{rank % 2}.pt.trace.json").write_text(header)
+        trace(tmp_path / "spans" / f"w.{10**12 + rank}.pt.trace.json")
+    runs = Runs([("", str(tmp_path))]).latest()
+    assert {name: run.has_ranks for name, run in runs.items()} == {"hostile": False, "ranks": True, "spans": False}
+    assert (opened.count("ranks"), opened.count("spans")) == (2, 64)

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import parse_qsl
@@ -204,3 +205,24 @@ def test_who_waits_is_said_of_the_newest_traces_and_not_of_samples(compared):
     assert [row["wait_us"] for row in answer["ranks"]] == [None, None]
     assert (answer["stragglers"], answer["advice"]) == ([], "")
     assert "missing" in answer["no_waits"]
+
+
+def test_an_answer_that_is_no_json_is_an_error_in_json():
+    def fails(request):
+        raise ZeroDivisionError
+
+    for answer in (fails, lambda request: {"speed": float("inf")}):
+        got = Client(plugin.json_app(answer)).get("/")
+        assert (got.status_code, got.json) == (500, {"error": "a defect of the page: see TensorBoard's log"})
+
+
+def test_the_list_of_runs_is_sent_again_only_where_it_has_changed(tmp_path, tab, get):
+    path = two_steps().write(tmp_path / "a.pt.trace.json")
+    first = get("runs").json
+    tab.runs._rescan()
+    assert get("runs", known=first["version"]).json == first | {"runs": None}
+    os.utime(path, (1, 1))
+    tab.runs._rescan()
+    second = get("runs", known=first["version"]).json
+    assert second["version"] != first["version"]
+    assert second["runs"][0]["versions"] != first["runs"][0]["versions"]

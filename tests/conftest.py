@@ -1,5 +1,6 @@
 """Fixtures that several tests share, and how every test process is set up."""
 
+import gc
 import importlib.util
 import json
 import os
@@ -72,6 +73,8 @@ def own_process():
         signal.signal(signal.SIGTERM, on_sigterm)
     torch.set_num_threads(1)
     torch.backends.cudnn.benchmark = False
+    gc.enable()
+    gc.unfreeze()  # what stays frozen is never freed: at exit triton, which torch imports, complains of all it has
 
 
 def load_step(file):

@@ -73,6 +73,12 @@ def test_arrows_point_one_way(package):
         assert "torch_tb_profiler" not in packages or room == "tensorboard" or package == "tools", path
 
 
+def test_every_module_can_be_read_at_once():
+    scripts = (ROOT / "walkthrough" / "tensorboard" / "static").glob("*.js")
+    long = {str(path): len(path.read_text(encoding="utf-8").splitlines()) for path in (*MODULES, *scripts)}
+    assert {path: lines for path, lines in long.items() if lines > 600} == {}
+
+
 @pytest.mark.parametrize(
     "files, packages",
     [

@@ -101,7 +101,6 @@ def test_it_ends_early_where_the_interval_would_still_include_1_and_says_how_man
 @pytest.mark.parametrize(
     ("speeds", "code", "words"),
     [
-        ((), 130, None),  # between runs
         ((-signal.SIGINT,), 130, None),
         ((120, -signal.SIGTERM), 143, "95 % interval; one round: how runs vary is not in the interval"),
         ((120, 110, -signal.SIGINT), 130, "95 % interval; 2 rounds"),
@@ -113,25 +112,6 @@ def test_ctrl_c_shows_the_rounds_that_are_complete(monkeypatch, capsys, speeds, 
     assert words in output if words else output == ""
     rounds = max(0, len(speeds) - 1)
     assert errors.splitlines()[-1] == f"walkthrough time: interrupted after {rounds} of 5 rounds"
-
-
-def test_a_program_that_ends_too_soon_is_timed_in_the_steps_that_it_makes_or_said_with_numbers_that_work(
-    monkeypatch, capsys
-):
-    reports = {
-        "A": REPORT | {"steps": [10, 10], "seconds": [1.0, 1.0], "total": 30},
-        "B": {"state": "stepping", "pid": 2, "steps": 3, "left": 0},
-    }
-
-    def run(words, settings):
-        return launch.Outcome(0, [reports[words[-1]]]), ""
-
-    assert run_of(monkeypatch, run, 1, "--warmup", "5", "--steps", "50") == 2
-    assert capsys.readouterr().err.splitlines()[1:] == [
-        "A ended after 30 training steps: 20 of 50 are timed",
-        "walkthrough time: B was not timed in round 1: it ended after 3 training steps, of 5 + 50 asked for: "
-        "give --warmup 1 --steps 2, or train longer; the command's exit code is 0",
-    ]
 
 
 def test_one_command_is_refused_in_one_line(time_):

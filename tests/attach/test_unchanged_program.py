@@ -6,19 +6,15 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from threading import get_ident
-from types import SimpleNamespace
 
 import pytest
 from support import ROOT
-from torch.utils.data import DataLoader, dataloader
-from walkthrough_hook import Attached, _attach_to_loaders
 
 from walkthrough.attach import launch
 from walkthrough.results.folder import traces_in
 
 PROGRAMS = Path(__file__).parent / "programs"
-KINDS = "closure in_thread raises in_backward epochs_in_threads forks_meanwhile vanishes".split()
+KINDS = "closure in_thread raises in_backward vanishes".split()
 
 
 def test_a_process_that_cannot_be_attached_to_runs_and_only_the_command_says_why(tmp_path, monkeypatch):
@@ -30,21 +26,6 @@ def test_a_process_that_cannot_be_attached_to_runs_and_only_the_command_says_why
         outcome = launch.run_attached(words, {"mode": "trace", "go_on": False, "warmup": 1}, reports, output)
     assert (tmp_path / "output").read_bytes() == b"mine\n"
     assert launch.why_nothing(outcome, 1).startswith("cannot attach to a process: ZeroDivisionError")
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-def test_each_iteration_of_a_loader_is_seen_once_and_each_batch(monkeypatch, workers):
-    seen = []
-    watch = SimpleNamespace(
-        began=lambda loader, iterator: seen.append(("began", loader)) or id(loader),
-        batch=lambda entry, batch, iterator: seen.append((entry, batch.tolist())),
-    )
-    monkeypatch.setattr(dataloader._BaseDataLoaderIter, "_num_yielded", None, raising=False)  # restored at the end
-    _attach_to_loaders(dataloader, SimpleNamespace(watch=watch, guarded=lambda call, *words: call(*words)))
-    loader = DataLoader([1, 2, 3], batch_size=2, num_workers=workers, persistent_workers=workers > 0)
-    for _ in range(2):
-        assert [batch.tolist() for batch in loader] == [[1, 2], [3]]
-    assert seen == [("began", loader), (id(loader), [1, 2]), (id(loader), [3])] * 2
 
 
 @pytest.mark.long
@@ -66,15 +47,6 @@ def test_programs_of_every_kind_print_and_end_as_without_trace(tmp_path, monkeyp
     ended = dict(line.split() for line in results["outside"][0].splitlines() if " " in line)
     assert ended == dict.fromkeys(KINDS, "0") | {"raises": "1", "vanishes": "5"}
     assert len(traces_in(tmp_path / "out")) == len(KINDS) - 1  # all but what vanishes
-
-
-def test_no_profiler_goes_on_recording_where_something_of_ours_fails(tmp_path):
-    settings = {"mode": "trace", "warmup": 3, "steps": 3, "reports": str(tmp_path), "host": "", "go_on": True}
-    attached, stopped = Attached(settings), []
-    task = attached.watch.task
-    task.profiler, task.thread, task.running = SimpleNamespace(stop=lambda: stopped.append(True)), get_ident(), True
-    attached.guarded(lambda: 1 // 0)
-    assert (stopped, task.done, task.running, task.profiler) == ([True], True, False, None)
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "walkthrough" / "attach" / "site").rglob("*.py")), ids=lambda p: p.name)

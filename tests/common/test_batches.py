@@ -27,13 +27,6 @@ def test_what_workers_load_ahead_is_counted(workers):
     assert (queued(iter([1])), steps_past_epoch(iter([]), 5)) == (0, 0)  # an iterator of another kind
 
 
-@pytest.mark.parametrize(("left", "steps", "first"), [(10, 10, 0), (9, 10, 10), (0, 5, 1), (5, 20, 0), (5, 19, 6)])
-def test_an_epoch_that_would_begin_within_is_begun_before(left, steps, first):
-    batches = Epochs(DataLoader(range(20)))
-    batches.left = left
-    assert steps_past_epoch(batches, steps) == first
-
-
 @given(st.integers(1, 20), st.integers(0, 32), st.integers(0, 20), st.integers(1, 44), st.integers(0, 6))
 def test_no_epoch_begins_within_the_steps_or_else_within_the_last_of_them(epoch, queue, left, steps, last):
     batches = Epochs(DataLoader(range(epoch)))

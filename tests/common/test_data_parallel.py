@@ -1,11 +1,9 @@
 """Step 16 for real: two processes train one model and leave one run; one process alone is step 15."""
 
 import json
-import shutil
 from types import SimpleNamespace
 
 import pytest
-import torch
 from support import ROOT, run_program
 from support.two_ranks import PROGRAM
 from torch_tb_profiler.consts import WORKER_PATTERN
@@ -55,17 +53,3 @@ def test_the_ranks_train_on_other_images_and_keep_the_same_weights(two):
     assert one["losses"] != other["losses"]
     assert one["weights"] == other["weights"]
     assert [(rank["summed"], rank["first"]) for rank in two.ranks] == [([3.0, 4.0], 0)] * 2
-
-
-def test_one_process_says_so_and_replaces_the_traces_of_two(two, run_here, monkeypatch, tmp_path):
-    shutil.copytree(two.logdir, tmp_path / "logs")
-    monkeypatch.setattr(torch, "compile", lambda call, mode: call)
-    finished = run_here(PROGRAM, *WORDS, "--logdir", tmp_path / "logs", "--data", tmp_path)
-    assert finished.returncode == 0, finished.stderr
-    run = tmp_path / "logs" / PROGRAM.stem
-    result = record.read_result(run / record.FILE)
-    assert result.world_size == 1
-    assert any(note.startswith("one process trains alone") for note in result.notes)
-    assert names(run, "*.pt.trace.json.gz") == [result.trace]
-    assert "_rank" not in result.trace
-    assert len(names(run)) == 3

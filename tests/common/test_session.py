@@ -19,7 +19,7 @@ from support.options import small_options
 from support.recorded import tree
 from support.stand_in import striped_images
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 from torch_tb_profiler.consts import WORKER_PATTERN
 
 from common import session, timing, tracing
@@ -30,21 +30,13 @@ from walkthrough.results import result as record
 from walkthrough.results.errors import InputError
 
 
-class Images(Dataset):
-    """40 random images, `kill_worker`: whose loader worker is killed at the first."""
+class Images(list):
+    """40 images."""
 
     source = "stand-in"
 
-    def __init__(self, kill_worker=False):
-        self.kill_worker = kill_worker
-
-    def __len__(self):
-        return 40
-
-    def __getitem__(self, index):
-        if self.kill_worker:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return torch.full((3, 32, 32), index / 40), index % 10
+    def __init__(self):
+        super().__init__((torch.full((3, 32, 32), index / 40), index % 10) for index in range(40))
 
 
 def options(logdir, **changes):
@@ -71,8 +63,8 @@ def read_events(trace):
     return json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
 
 
-def run_small(logdir, failing=None, loader=None, **changes):
-    loader = loader or DataLoader(Images(), batch_size=4, drop_last=True)
+def run_small(logdir, failing=None, **changes):
+    loader = DataLoader(Images(), batch_size=4, drop_last=True)
     return session.run_step("steps/09_small.py", options(logdir, **changes), loader, small_step(failing))
 
 
@@ -158,7 +150,7 @@ def test_tensorboard_gets_scalars_and_hyper_parameters(small):
     assert all(name in content for name in (b"batch_size", b"precision", b"workers", b"pin_memory", b"transfer"))
 
 
-def test_what_distorts_a_run_is_noted(tmp_path, capsys, monkeypatch):
+def test_what_distorts_a_run_is_noted(tmp_path, monkeypatch):
     """No nvidia-smi, 10 new pages in each of the three traced steps, and a trace that shows nothing of its GPU."""
     gpu, count, seen = torch.device("cuda"), itertools.count(0, 10).__next__, []
     monkeypatch.setattr(timing, "page_faults", count)
@@ -166,13 +158,9 @@ def test_what_distorts_a_run_is_noted(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(session, "new_pages", lambda *faults: seen.extend(faults) or ["new pages"])
     monkeypatch.setattr(session.GpuWatch, "notes", ["there is no nvidia-smi"])
     monkeypatch.setattr(session, "without_kernels", lambda events, device: tracing.without_kernels(events, gpu))
-    monkeypatch.setenv("WALKTHROUGH_PROGRESS", "json")  # as `record` and `tour` follow it
     smi, kernels, pages = run_small(tmp_path).notes[-3:]
     assert (smi, pages) == ("there is no nvidia-smi", "new pages")
-    [line] = [line for line in capsys.readouterr().out.splitlines() if not line.startswith("{")]
-    assert line == kernels
-    assert "the trace holds no kernels" in line
-    assert line.endswith("run again")
+    assert "the trace holds no kernels" in kernels
     assert seen[0] == [10, 10, 10]
     assert 0 < seen[1] <= 2  # of all steps of five windows
 
@@ -191,16 +179,13 @@ def inside(error):
 
 FAILURES = [  # an error, or what makes one, and what the user reads
     (lambda: inside(of_torch("InvalidCxxCompiler")), r"no C\+\+ compiler that works: install one"),
-    (lambda: inside(RuntimeError("Failed to find C compiler. Please")), "no C compiler that works: install one"),
     (lambda: inside(ImportError("/tmp/inductor/kr/ckre.so: file too short")), "remove the folder /tmp/inductor and"),
     (lambda: of_torch("BackendCompilerFailed", min, ValueError("odd. Very"), None), r"Failed: ValueError: odd\)"),
     (lambda: of_torch("TritonMissing", None), "needs Triton for a GPU.*pip install triton"),
     (torch.OutOfMemoryError("CUDA out of memory"), r"out of memory .*size 4: try --batch-size 2"),
     (RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"), "out of memory"),
-    (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"), "out of memory"),
-    (RuntimeError("unable to allocate shared memory(shm) for file </torch_1>: No space"), "--workers 1.*--shm-size"),
     (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is"), "--workers 1.*--shm-size"),
-    (RuntimeError("Too many open files. Communication with the workers is no longer possible."), "--workers 1"),
+    (RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "), "a loader worker was .*--workers 1"),
     (BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable"), "--workers 1"),
 ]
 
@@ -221,42 +206,15 @@ def test_an_error_of_another_kind_keeps_its_traceback_and_the_earlier_run_is_as_
     assert not (tmp_path / ".09_small.partial").exists()
 
 
-def test_without_a_compiler_there_is_one_line(tmp_path, monkeypatch):
-    """For real: nothing is cached, and there is no such compiler."""
-    torch._dynamo.reset()
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("/nonexistent",))
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
-    with pytest.raises(InputError, match=r"^torch.compile found no C\+\+ compiler that works.*, or skip this step$"):
-        session.run_step("13.py", options(tmp_path), DataLoader(Images(), batch_size=4), torch.compile(small_step()))
-
-
-def test_out_of_memory_does_not_suggest_an_option_that_has_no_effect_in_the_step(tmp_path):
-    with pytest.raises(InputError, match="batch size 4: try a smaller --model or --image-size"):
-        run_small(tmp_path, failing=MemoryError(), batch_size=8)
-    assert not (tmp_path / "09_small").exists()
-
-
-def test_a_worker_killed_by_the_system_is_explained(tmp_path):
-    loader = DataLoader(Images(kill_worker=True), batch_size=4, num_workers=1, drop_last=True)
-    with pytest.raises(InputError, match=r"a loader worker was .*--workers 1"):
-        run_small(tmp_path, loader=loader)
-    assert not (tmp_path / "09_small").exists()
-
-
-def refuse(code):
-    def refused(*_):
-        raise OSError(code, os.strerror(code))
-
-    return refused
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 @pytest.mark.parametrize(
     ("place", "does", "message"),
     [
-        ("walkthrough.results.folder.os.replace", refuse(errno.EACCES), os.strerror(errno.EACCES)),
-        ("common.session.shutil.copyfileobj", refuse(errno.ENOSPC), os.strerror(errno.ENOSPC)),
+        ("common.session.shutil.copyfileobj", full_disk, os.strerror(errno.ENOSPC)),
         # The profiler itself says nothing when it cannot write on.
-        ("torch.profiler.profile.export_chrome_trace", lambda self, path: None, "could not be written whole"),
         ("torch.profiler.profile.export_chrome_trace", lambda self, path: Path(path).write_text('{"traceEvents": [{"n'),
          "could not be written whole"),
     ],
@@ -269,19 +227,14 @@ def test_what_cannot_be_written_is_explained_and_not_taken_for_a_run(tmp_path, m
 
 
 def test_any_batch_is_trained_on_its_tokens_are_counted_and_a_change_without_effect_is_noted(tmp_path):
-    class Texts(Dataset):
-        def __len__(self):
-            return 40
-
-        def __getitem__(self, index):
-            return torch.full((7,), index), torch.ones(7), torch.tensor(index % 2)
-
+    Texts = type("Texts", (list,), {})
+    texts = Texts((torch.full((7,), index), torch.ones(7), torch.tensor(index % 2)) for index in range(40))
     layer = torch.nn.Linear(7, 2)
 
     def train_step(tokens, mask, label):
         return torch.nn.functional.cross_entropy(layer(tokens * mask), label)
 
-    loader = DataLoader(Texts(), batch_size=4, drop_last=True, pin_memory=True)
+    loader = DataLoader(texts, batch_size=4, drop_last=True, pin_memory=True)
     result = session.run_step(
         "05_pinned_memory.py", options(tmp_path), loader, train_step, torch.bfloat16, notes=["from the step"],
         count_tokens=lambda batch: batch[1].sum(),

@@ -50,11 +50,6 @@ def test_the_limit_of_something_else_is_refused(folder, assert_refused, changes,
     assert_refused(folder, message)
 
 
-def test_a_zip_is_no_record(assert_refused, tmp_path):
-    (tmp_path / "test-gpu.zip").write_bytes(b"PK")
-    assert_refused(tmp_path / "test-gpu.zip", "test-gpu.zip is not a folder", "unzip")
-
-
 def test_a_trace_that_unpacks_to_too_much_is_refused(folder, assert_refused, monkeypatch):
     monkeypatch.setattr(check, "UNPACKED_LIMIT", 1_000_000)
     (folder / TRACE).write_bytes(gzip.compress(bytes(1_000_001), mtime=0))

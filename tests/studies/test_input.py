@@ -11,7 +11,7 @@ from torch import nn
 
 from studies import input as input_study
 from studies import study
-from studies.input import FASTER, SLOWER, UNRESOLVED, ProcessMemory, compared
+from studies.input import ProcessMemory
 from walkthrough.compare import study as results
 from walkthrough.compare.roofs import of_study
 from walkthrough.results import privacy
@@ -31,18 +31,6 @@ MODEL = {
     "samples_per_second": throughput(90.0, 100.0, 110.0), "kind": "compiled", "precision": "bfloat16", "batch_size": 4,
     "source": "limit.json",
 }  # fmt: skip
-
-
-def test_worker_numbers_double_up_to_the_cores():
-    assert [input_study.worker_numbers(cores) for cores in (1, 2, 6)] == [[0, 1, 2], [0, 1, 2], [0, 1, 2, 4, 6]]
-
-
-@pytest.mark.parametrize(
-    "windows, words",
-    [((190, 200, 210), FASTER), ((50, 51, 52), SLOWER), ((80, 130, 180), UNRESOLVED)],  # windows that vary by more
-)
-def test_faster_and_slower_are_what_the_interval_resolves(windows, words):
-    assert compared(delivered(0, *windows), MODEL) == words
 
 
 SLOW, EVEN, FAST = (50, 51, 52), (95, 101, 108), (190, 200, 210)

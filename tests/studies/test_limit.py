@@ -24,7 +24,6 @@ from studies.limit import CONTIGUOUS, share_of_roof
 from walkthrough.cli import main
 from walkthrough.compare import study as results
 from walkthrough.compare.roofs import Peak, Program, StepBytes, of_study
-from walkthrough.results.errors import InputError
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -166,22 +165,6 @@ def test_the_window_s_edges_synchronise_a_gpu_and_a_size_that_does_not_fit_ends_
     assert sorted(peak.what for peak in result) == ["1", "2"]
     assert re.fullmatch("(sc+s)+", "".join(happened))
     assert "cc" in "".join(happened)
-
-
-def test_a_model_that_does_not_fit_at_all_names_what_was_tried():
-    def fitting(error, batch_size):
-        def step(*_):
-            raise error
-
-        step.device, step.image_size, step.optimizer = CPU, None, SimpleNamespace(zero_grad=lambda: None)
-        one_batch.fitting_batch(step, batch_size, 16)
-
-    with pytest.raises(InputError, match=r"tried batch size 4, 2, 1 at 16 px; try a smaller --model"):
-        fitting(torch.OutOfMemoryError("CUDA out of memory"), 4)
-    with pytest.raises(ZeroDivisionError):
-        fitting(ZeroDivisionError(), 4)
-    with pytest.raises(InputError, match="batch norm needs more than one value"):
-        fitting(ValueError("Expected more than 1 value per channel when training"), 1)
 
 
 def timed(*speeds, step_ms=(1.0,)):

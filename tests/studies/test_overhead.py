@@ -152,15 +152,6 @@ def test_every_mode_is_a_process_in_every_run_and_one_that_fails_is_not_tried_ag
     assert any(note.startswith("kernels only was not measured") for note in notes)
 
 
-def test_every_mode_begins_and_ends_some_run_and_none_is_always_after_the_same():
-    names = list("abcdef")
-    orders = [overhead.order_of_run(names, run) for run in range(5)]
-    assert all(sorted(order) == names for order in orders)
-    assert len({order[0] for order in orders}) >= 3
-    assert orders[0].index("b") > orders[0].index("a")
-    assert orders[1].index("b") < orders[1].index("a")
-
-
 NOISY, DEAR = mode("operators", 0.8, 1.3, 1.25), mode("+ stacks", 1.35, 1.4, 1.45)
 
 

@@ -46,14 +46,6 @@ def test_its_tables_and_sentences_follow_from_what_was_measured_and_fit_a_narrow
     assert max(map(len, console.file.getvalue().splitlines())) <= 80
 
 
-@of_each
-def test_a_result_is_read_as_it_was_written(name, tmp_path):
-    path = tmp_path / f"{name}.json"
-    results.write(path, recorded(name))
-    assert results.read(path) == recorded(name)
-    assert json.loads(path.read_text()) == recorded(name).as_json()
-
-
 def test_a_smoke_run_does_not_replace_a_whole_study_and_a_broken_one_is_named(tmp_path):
     path, whole = tmp_path / "overhead.json", recorded("overhead")
     results.keep_whole(path, quick=True)

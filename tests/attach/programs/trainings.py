@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed.nn.functional  # before a group is made: else gloo's threads outlive it
 from torch import nn
-from torch.optim import LBFGS, SGD, Adam, AdamW
+from torch.optim import SGD, Adam, AdamW
 from torch.utils.data import DataLoader, TensorDataset
 
 FORKS = multiprocessing.get_context("fork")
@@ -88,11 +88,6 @@ def plain():
         scheduler.step()
 
 
-def short_epochs():
-    """Of two steps: no window of three is without a new epoch."""
-    Training(batch_size=32)(80)
-
-
 def accumulate():
     """Eight backward passes per step."""
     training = Training(AdamW)
@@ -125,12 +120,6 @@ def closure():
     training = Training(Careful)
     for _ in range(30):
         training.optimizer.step(training.closure(next(training.batches)))
-
-
-def one_call():
-    """All of a training is one step: an image, or a physical field, is optimised so."""
-    training = Training(LBFGS, batch_size=64, max_iter=60, tolerance_grad=0, tolerance_change=0)
-    training.optimizer.step(training.closure(next(training.batches)))
 
 
 def functional():
@@ -186,24 +175,6 @@ def own_profiler():
             profiler.step()
 
 
-def late_profiler():
-    """Starts while the steps are traced."""
-    training = Training()
-    training(6)
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
-        training(20)
-
-
-def swallows():
-    """Catches everything, SystemExit too."""
-    training = Training()
-    for _ in range(40):
-        try:
-            training()
-        except BaseException:
-            continue
-
-
 def raises():
     """While the third step is traced."""
     training = Training()
@@ -243,25 +214,6 @@ def in_thread():
         thread.join()
     finally:
         stop.set()
-
-
-def epochs_in_threads():
-    """Each ends while it is traced."""
-    training = Training(batch_size=8)
-    for _ in range(5):
-        thread = threading.Thread(target=training, args=(8,))
-        thread.start()
-        thread.join()
-
-
-def forks_meanwhile():
-    """Forks a process that trains as well, while its own training is traced."""
-    training = Training()
-    training(6)
-    process = FORKS.Process(target=Training(), args=(20,))
-    process.start()
-    process.join()
-    training(14)
 
 
 def workers():

@@ -18,7 +18,7 @@ from filelock import FileLock
 from hypothesis import HealthCheck, settings
 from support import ROOT, SmallNet, exit_code_of, run_program
 
-from common import model
+from common import data, model
 from common.program import captured
 from studies import one_batch
 from walkthrough.cli import main
@@ -141,6 +141,25 @@ def capture_step(monkeypatch):
         return SimpleNamespace(**vars(step), variables=step.variables, model=models[0])
 
     return capture
+
+
+@pytest.fixture(scope="session")
+def images_by_number():
+    """The stand-in's images that this process has made, by their number."""
+    return {}
+
+
+@pytest.fixture
+def stand_in_once(monkeypatch, images_by_number):
+    """The stand-in's images, made by the program's own function, once in a process."""
+    make = data._striped_images
+
+    def once(labels, generator):
+        if len(labels) not in images_by_number:
+            images_by_number[len(labels)] = make(labels, generator)
+        return images_by_number[len(labels)]
+
+    monkeypatch.setattr(data, "_striped_images", once)
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import itertools
 import pytest
 import torch
 from support import NAMES, ROOT, STEPS, SmallNet, run_program
-from support.stand_in import striped_images
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from common.data import CIFAR10_STD
@@ -18,10 +17,7 @@ from common.session import unmet_need, without_effect
 from walkthrough.results import result as record
 from walkthrough.results.environment import cpu_bf16_hardware
 
-
-@pytest.fixture(autouse=True)
-def stand_in(monkeypatch):
-    monkeypatch.setattr("common.data._striped_images", striped_images)
+pytestmark = pytest.mark.usefixtures("stand_in_once")
 
 
 def code_lines(path):

@@ -4,9 +4,10 @@ import json
 from types import SimpleNamespace
 
 import pytest
-from support import ROOT, run_program
-from support.two_ranks import PROGRAM
+import two_ranks
+from support.ranks import run_ranks
 from torch_tb_profiler.consts import WORKER_PATTERN
+from two_ranks import PROGRAM
 
 from walkthrough.results import result as record
 
@@ -23,8 +24,7 @@ def two(tmp_path_factory):
     """A run of two processes: its log folder, the run's own, what was printed and what each rank trained."""
     folder = tmp_path_factory.mktemp("two")
     words = (folder, *WORDS, "--logdir", folder / "logs", "--data", folder)
-    script = ROOT / "tests" / "support" / "two_ranks.py"
-    finished = run_program(script, *words, TORCHDYNAMO_DISABLE=1)  # to compile would take long
+    finished = run_ranks(two_ranks.__file__, *words, TORCHDYNAMO_DISABLE=1)  # to compile would take long
     assert finished.returncode == 0, finished.stderr
     logdir, ranks = folder / "logs", [json.loads((folder / f"rank{rank}.json").read_text()) for rank in range(2)]
     return SimpleNamespace(logdir=logdir, run=logdir / PROGRAM.stem, printed=finished.stdout, ranks=ranks)

@@ -17,7 +17,6 @@ import torch
 from support import ROOT, SmallNet, make_result
 from support.options import small_options
 from support.recorded import tree
-from support.stand_in import striped_images
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch.utils.data import DataLoader
 from torch_tb_profiler.consts import WORKER_PATTERN
@@ -289,13 +288,13 @@ def test_a_run_killed_at_any_moment_leaves_nothing_torn(tmp_path, small):
     assert len(list(folder.iterdir())) == 3
 
 
+@pytest.mark.usefixtures("stand_in_once")
 def test_a_run_ended_by_ctrl_c_while_it_measures_leaves_nothing_and_says_so(tmp_path, run_here, monkeypatch):
     def report(phase, *_, **__):
         if phase.startswith("window 1"):
             os.kill(os.getpid(), signal.SIGINT)
 
     monkeypatch.setattr(session.progress, "report", report)
-    monkeypatch.setattr("common.data._striped_images", striped_images)
     words = "--quick", "--device", "cpu", "--logdir", tmp_path, "--data", tmp_path
     finished = run_here(ROOT / "steps" / "00_baseline.py", *words)
     assert finished.returncode == 130

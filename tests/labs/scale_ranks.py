@@ -1,8 +1,6 @@
 """`scale_ranks.py DATA FOLDER`: two processes of test_scale_train.py, forked from one import of torch."""
 
 import json
-import multiprocessing
-import os
 import sys
 from contextlib import nullcontext, redirect_stdout
 from itertools import chain
@@ -10,6 +8,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
+from support.ranks import fork_two
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
@@ -90,22 +89,12 @@ def same(data, folder):
     return answer
 
 
-def rank(data, folder, number):
+def rank(data, folder):
     """Be one process of two."""
-    os.environ["RANK"] = str(number)
     with process_group(CPU):
-        (folder / f"{number}.json").write_text(json.dumps(same(data, folder)))
+        (folder / f"{dist.get_rank()}.json").write_text(json.dumps(same(data, folder)))
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    store = dist.TCPStore("localhost", 0, is_master=True, wait_for_workers=False)  # as torchrun has one
-    os.environ |= {"MASTER_ADDR": "localhost", "MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}
-    os.environ |= {"WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "1", "TORCHELASTIC_RESTART_COUNT": "0"}
-    fork = multiprocessing.get_context("fork")
-    ranks = [fork.Process(target=rank, args=(*map(Path, sys.argv[1:]), number)) for number in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join()
-    sys.exit(max(abs(process.exitcode) for process in ranks))
+    fork_two(rank, *map(Path, sys.argv[1:]))

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 import pytest
 import scale_ranks
 import torch
-from support import ROOT, assert_refused, run_program
+from support import assert_refused
 from support.labs import assert_goes_on_after_a_kill
+from support.ranks import run_ranks
 from torch.nn import functional as F
 
 from labs.scale import train
@@ -31,7 +32,7 @@ def cached(drawn):
 def two(tmp_path_factory, cached):
     """scale_ranks.py in two processes: what each says of its trainings, and their folder."""
     folder = tmp_path_factory.mktemp("two")
-    done = run_program(scale_ranks.__file__, cached, folder, OMP_NUM_THREADS=1, PYTHONPATH=ROOT)
+    done = run_ranks(scale_ranks.__file__, cached, folder, OMP_NUM_THREADS=1)
     assert done.returncode == 0, done.stderr
     facts = [json.loads((folder / f"{rank}.json").read_text()) for rank in range(2)]
     return SimpleNamespace(facts=facts, folder=folder)

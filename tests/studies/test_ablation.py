@@ -9,7 +9,6 @@ import pytest
 import torch
 from support import NAMES, SmallNet, exit_code_of
 from support.options import small_options
-from support.stand_in import striped_images
 from test_steps import reads
 
 from studies import ablation as ablate
@@ -23,12 +22,7 @@ OPTIONS = small_options(batch_size=8)
 
 
 @pytest.fixture
-def stand_in(monkeypatch):
-    monkeypatch.setattr("common.data._striped_images", striped_images)
-
-
-@pytest.fixture
-def bench(monkeypatch, stand_in, tmp_path, capture_step):
+def bench(monkeypatch, stand_in_once, tmp_path, capture_step):
     """bench(k): step k and the program with all optimisations up to it: loader, train_step, model, what was compiled.
 
     Both on `SmallNet`, in bf16 from step 01 on; torch.compile leaves models as they are.

@@ -6,7 +6,6 @@ import psutil
 import pytest
 import torch
 from support import assert_refused, make_limit
-from support.stand_in import striped_images
 from torch import nn
 
 from studies import input as input_study
@@ -56,6 +55,7 @@ def options_of(tmp_path, **changes):
     return SimpleNamespace(logdir=tmp_path, **(values | changes))
 
 
+@pytest.mark.usefixtures("stand_in_once")
 @pytest.mark.parametrize(("most", "tried"), [(0, None), (1, [0, 1])])
 def test_what_fewer_workers_delivered_is_kept_where_more_fail(run_command, tmp_path, monkeypatch, most, tried):
     def deliver(data, options, workers, window_seconds):
@@ -66,7 +66,6 @@ def test_what_fewer_workers_delivered_is_kept_where_more_fail(run_command, tmp_p
     monkeypatch.setattr(input_study, "model_alone", lambda *_: (MODEL, []))
     monkeypatch.setattr(input_study, "deliver", deliver)
     monkeypatch.setattr(input_study, "worker_numbers", lambda cores: [0, 1, 2, 4])
-    monkeypatch.setattr("common.data._striped_images", striped_images)
     done = run_command("limit", "--input", "--device", "cpu", "--quick", "--logdir", tmp_path)
     if tried is None:
         assert_refused(done, "failed with 1 worker")

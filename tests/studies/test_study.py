@@ -105,7 +105,7 @@ def little(monkeypatch):
         monkeypatch.setattr(name, value)
 
 
-def call(name, tmp_path, capfd):
+def assert_quick_call(name, tmp_path, capfd):
     """A real call of a command: its result, which it printed, drew and wrote."""
     words = [*COMMANDS.get(name, [name]), *SMALL[name], "--json", "--precision", "fp32", "--logdir", str(tmp_path)]
     assert exit_code_of(main, [*words, "--device", "cpu", "--quick", "--plot", str(tmp_path / "a.svg")]) == 0
@@ -122,11 +122,11 @@ def call(name, tmp_path, capfd):
 
 @pytest.mark.parametrize("name", ["input", "ablation", "overhead"])
 def test_a_quick_call(name, little, tmp_path, capfd):
-    call(name, tmp_path, capfd)
+    assert_quick_call(name, tmp_path, capfd)
 
 
 def test_a_quick_limit_counts_times_and_compiles_one_step(little, tmp_path, capfd):
-    measured, known = call("limit", tmp_path, capfd).measured, roofs.read(tmp_path)
+    measured, known = assert_quick_call("limit", tmp_path, capfd).measured, roofs.read(tmp_path)
     forward = measured["forward_flops_per_image"] * 4
     assert forward < measured["flops_per_step"] < forward * 3
     assert sum(group["flops"] or 0 for group in measured["groups"]) == measured["flops_per_step"]
@@ -143,4 +143,4 @@ def test_a_quick_limit_counts_times_and_compiles_one_step(little, tmp_path, capf
 
 
 def test_a_quick_sweep_measures_in_a_process_of_its_own(tmp_path, capfd):
-    call("sweep", tmp_path, capfd)
+    assert_quick_call("sweep", tmp_path, capfd)

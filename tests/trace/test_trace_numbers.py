@@ -129,6 +129,22 @@ def test_each_cause_of_waiting_has_its_time_and_they_sum_to_the_whole(era):
     assert waits.by_gap.sum(axis=0).tolist() == [330, 600, 270]
 
 
+@pytest.mark.parametrize(
+    ("cause", "least_us", "begins"),
+    [
+        ("dataloader", 0, [0]),  # 200 us of the first time and of the second, most of the first alone
+        ("synchronisation", 0, [730, 1730]),  # most of none
+        ("synchronisation", 300, [730]),
+        ("launch", 330, [0, 730]),
+        ("queued", 0, []),
+    ],
+)
+def test_a_cause_is_marked_where_a_gpu_waits_mostly_for_it_or_for_want_of_that_partly(cause, least_us, begins):
+    result = analyzed(two_steps())
+    found = result.while_idle(cause, least_us)
+    assert (found.start - result.idle[0].start[0]).tolist() == begins
+
+
 def test_a_launch_that_loads_code_is_setting_up_and_not_launch_bound():
     builder = one_step(50_000)
     builder.launch("k", 0, 30_000, 30_000, 100)

@@ -11,18 +11,16 @@ import sys
 from pathlib import Path
 
 import torch
-import torchvision  # noqa: F401  # that the ranks find it
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from support import ROOT, SmallNet
+from support.ranks import fork_two
 
-ROOT = Path(__file__).resolve().parents[2]
+import common.model
+from common import ranks, session
+
 PROGRAM = ROOT / "steps" / "16_data_parallel.py"
 
 
 def rank(folder, words):
-    import common.model
-    from common import ranks, session
-    from support import SmallNet
-
     torch.manual_seed(int(os.environ["RANK"]))
     model, measure = SmallNet(), session.run_step
 
@@ -46,8 +44,4 @@ def rank(folder, words):
 
 
 if __name__ == "__main__":
-    sys.path[:0] = [str(ROOT), str(ROOT / "tests")]
-    standalone = {"rdzv_backend": "c10d", "rdzv_endpoint": "localhost:0", "run_id": "two"}
-    elastic_launch(LaunchConfig(1, 1, 2, **standalone, start_method="fork", max_restarts=0), rank)(
-        sys.argv[1], sys.argv[2:]
-    )
+    fork_two(rank, sys.argv[1], sys.argv[2:])

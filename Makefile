@@ -8,7 +8,7 @@
 # make docs   the course as a site: build/site/index.html     (make docs-figures: update its tables and figures)
 # make docs-screenshots   take new pictures of TensorBoard (SAMPLES=logs/samples: others' traces, from there)
 # make docs-notebook   execute the notebook
-# make golden-texts   write anew what `explain` and `compare` print in their tests: the files in golden/
+# make golden-texts   write anew what commands print in their tests: the files in golden/
 # make notebook   the course as a notebook, in JupyterLab (as root: make notebook ARGS=--allow-root)
 # make lab-transformer   fine-tune a transformer with every trick: the small version of that lab, minutes
 # make lab-simcls   re-rank summaries: the small version of that lab, minutes
@@ -77,7 +77,7 @@ docs-notebook: setup
 	@cd docs && ../$(BIN)/jupyter nbconvert --to notebook --execute --inplace walkthrough.ipynb
 
 golden-texts: setup .venv/tests-installed
-	@REGENERATE=1 $(BIN)/python -m pytest -q tests/explain/test_golden_texts.py tests/compare/test_ladder.py
+	@REGENERATE=1 $(BIN)/python -m pytest -q -k golden --ignore-glob='*/test_browser_*'
 
 notebook: setup
 	@$(BIN)/jupyter lab docs/walkthrough.ipynb $(ARGS)

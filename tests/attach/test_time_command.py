@@ -1,14 +1,16 @@
 """`time`: two real trainings in rounds, and what follows from given windows."""
 
 import argparse
+import itertools
 import json
 import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
-from support import assert_refused
+from support import assert_golden, assert_refused
 
 from walkthrough.attach import launch, time_command
 from walkthrough.attach.time_command import Run, compared
@@ -62,25 +64,19 @@ class Runs:
 def run_of(monkeypatch, runs, rounds, *options):
     """(exit code of `time`) of commands A and B."""
     monkeypatch.setattr(time_command, "_run", runs)
+    monkeypatch.setattr(time_command, "time", SimpleNamespace(monotonic=itertools.count(step=30).__next__))
     monkeypatch.setattr(time_command, "command_words", list)
     parser = argparse.ArgumentParser()
     time_command.add_options(parser)
     return time_command.run(parser.parse_args([*options, "--rounds", str(rounds), "--", "A", "--versus", "B"]))
 
 
-def test_it_ends_early_once_the_difference_is_clear(monkeypatch, capsys):
+def test_it_ends_early_once_the_difference_is_clear_and_prints_the_golden_text(monkeypatch, capsys):
     runs = Runs(120, 121, 120)
     assert run_of(monkeypatch, runs, 5) == 0
     assert runs.labels == ["A", "B", "B", "A", "A", "B"]
     output, errors = capsys.readouterr()
-    assert "ended after 3 of 5 rounds: the difference is clear" in output
-    assert errors.splitlines() == [
-        "5 rounds at most, each a run of A and of B: 50 steps after 10 of warm-up",
-        "round 1 of 5: A 100 steps/s, B 120 steps/s; B is 1.20x as fast",
-        "about 0 s more at most: 4 rounds of 2 runs, 0 s each",
-        "round 2 of 5: A 100 steps/s, B 121 steps/s; B is 1.20x as fast",
-        "round 3 of 5: A 100 steps/s, B 120 steps/s; B is 1.20x (1.19-1.22) as fast",
-    ]
+    assert_golden(f"{errors}\n{output}", Path(__file__).parent / "golden" / "time.txt")
 
 
 @pytest.mark.parametrize(

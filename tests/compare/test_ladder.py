@@ -2,7 +2,6 @@
 
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
-from support import around, assert_refused, in_rounds, ladder_of, make_limit, make_result, write_run
+from support import around, assert_golden, assert_refused, in_rounds, ladder_of, make_limit, make_result, write_run
 
 from walkthrough.compare import figures, rounds
 from walkthrough.compare.ladder import (
@@ -92,11 +91,8 @@ def printed(ladders, width=140, **more):
 @pytest.mark.parametrize(("case", "width"), CASES)
 def test_the_printed_ladder_is_the_golden_one(case, width):
     ladders, more = CASES[case, width]()
-    text, path = printed(ladders, width, **more), GOLDEN / f"{case}_{width}.txt"
-    if "REGENERATE" in os.environ:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    text = printed(ladders, width, **more)
+    assert_golden(text, GOLDEN / f"{case}_{width}.txt")
     assert max(map(len, text.splitlines())) <= width
 
 

@@ -1,12 +1,11 @@
 """The texts of `explain`, whole: one file in golden/ for each kind of trace. `make golden-texts` writes them anew."""
 
 import json
-import os
 import re
 from pathlib import Path
 
 import pytest
-from support import ROOT, make_result, write_run
+from support import ROOT, assert_golden, make_result, write_run
 from support.trace_builder import V100, TraceBuilder, one_step, repeated, run_ahead, two_steps
 
 from walkthrough.terminal import count_text, rounded_time, size_text, time_text
@@ -200,11 +199,7 @@ def text_of(tmp_path, run):
 
 @pytest.mark.parametrize("case", CASES)
 def test_the_text_is_the_golden_one(case, text_of):
-    text, path = text_of(case), GOLDEN / f"{case}.txt"
-    if "REGENERATE" in os.environ:
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text, encoding="utf-8")
-    assert text == path.read_text(encoding="utf-8")
+    assert_golden(text_of(case), GOLDEN / f"{case}.txt")
 
 
 def test_there_is_no_golden_text_of_something_else():

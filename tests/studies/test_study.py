@@ -3,20 +3,22 @@
 import io
 import json
 import re
-from dataclasses import replace
+from dataclasses import asdict, replace
 from importlib import import_module
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 import torch
 from rich.console import Console
-from support import ROOT, SmallNet, assert_refused, exit_code_of
+from support import ROOT, SmallNet, assert_golden, assert_refused, exit_code_of
 
 from common.options import options_from
 from studies import ablation, overhead, study
 from walkthrough.cli import main
 from walkthrough.compare import roofs
 from walkthrough.compare import study as results
+from walkthrough.compare.statistics import Mean, Ratio, of_pairs
 from walkthrough.results.errors import InputError
 
 RECORD = ROOT / "logs" / "reference" / "amd-epyc-avx512-bf16"
@@ -44,6 +46,23 @@ def test_its_tables_and_sentences_follow_from_what_was_measured_and_fit_a_narrow
     console = Console(width=80, highlight=False, file=io.StringIO())
     results.show(result, console)
     assert max(map(len, console.file.getvalue().splitlines())) <= 80
+
+
+def test_the_printed_study_is_the_golden_one():
+    """Cells of every kind, a table too long to print, conclusions, claims with every verdict, notes."""
+    faster, unclear, share = of_pairs([2.0, 2.1, 1.9]), of_pairs([0.9, 1.2, 1.0]), results.percent([0.5, 0.7, 0.6])
+    cells = {"speed": 1.23456, "missing": None, "yes": True, "text": "words", "clear": faster, "unclear": unclear}
+    cells |= {"share": share}
+    row = {name: asdict(cell) if isinstance(cell, Ratio | Mean) else cell for name, cell in cells.items()}
+    claims = [results.claim("c", f"Over {limit}.", faster, above=limit, published="3x") for limit in (1, 2, 4)]
+    claims += [results.claim("c", "Needs.", None, needs="a GPU"), results.claim("c", "Less.", share, below=90)]
+    tables = {"of_cells": [row], "for_a_figure": [row] * (results.MOST_ROWS + 1)}
+    conclusions = {"of_cells": ["[b]So it is[/b]."]}
+    made = replace(recorded("limit"), tables=tables, conclusions=conclusions, claims=claims, notes=["one note"])
+    console = Console(width=100, highlight=False, file=io.StringIO())
+    results.show(made, console)
+    text = "\n".join(line.rstrip() for line in console.file.getvalue().splitlines())
+    assert_golden(f"{text}\n", Path(__file__).parent / "golden" / "study.txt")
 
 
 def test_a_smoke_run_does_not_replace_a_whole_study_and_a_broken_one_is_named(tmp_path):

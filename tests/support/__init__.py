@@ -33,6 +33,14 @@ def run_program(*command, cwd=None, **environment):
     )
 
 
+def assert_golden(text, path):
+    """The text is that of a file, which `make golden-texts` writes anew."""
+    if "REGENERATE" in os.environ:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
 def exit_code_of(main, *args):
     """The exit code with which a program's `main` would end its process, called in this one; its line is on stderr."""
     try:

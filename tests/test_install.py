@@ -1,5 +1,6 @@
 """The tool by itself, as `pip install .` leaves it: a wheel that is unpacked, few packages, somebody's own `common`."""
 
+import configparser
 import json
 import shutil
 import sys
@@ -48,8 +49,13 @@ def alone(wheel, tmp_path):
 def test_the_wheel_holds_the_tool_with_its_files_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as file:
         names = {name for name in file.namelist() if ".dist-info/" not in name}
+        [entry_points] = [file.read(name).decode() for name in file.namelist() if name.endswith("/entry_points.txt")]
     files = [path for path in (ROOT / "walkthrough").rglob("*") if path.is_file() and "__pycache__" not in path.parts]
     assert names == {str(path.relative_to(ROOT)) for path in files}
+    points = configparser.ConfigParser()
+    points.read_string(entry_points)
+    assert dict(points["console_scripts"]) == {"walkthrough": "walkthrough.cli:main"}
+    assert dict(points["tensorboard_plugins"]) == {"walkthrough": "walkthrough.tensorboard:Loader"}
 
 
 def test_a_trace_is_explained(alone):

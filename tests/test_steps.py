@@ -15,7 +15,6 @@ from common.device import enable_tf32, without_gpu
 from common.loaders import DeviceLoader, Prefetcher
 from common.session import unmet_need, without_effect
 from walkthrough.results import result as record
-from walkthrough.results.environment import cpu_bf16_hardware
 
 pytestmark = pytest.mark.usefixtures("stand_in_once")
 
@@ -225,8 +224,6 @@ COMPILED_RTOL = {"fp32": 1e-4, "bf16": 1e-2}
 @pytest.mark.parametrize(("compiled", "precision"), [("13_compile", "bf16"), ("14_compile_loss", "fp32")])
 def test_what_is_compiled_gives_the_same_losses(capture_step, tmp_path, precision, compiled):
     """For real, so it takes a while."""
-    if precision == "bf16" and not cpu_bf16_hardware():
-        pytest.skip("this CPU has no bf16 hardware")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     losses = {}

@@ -49,10 +49,10 @@ class Runs:
     """In place of the runs of two commands: A's speeds are 100 steps/s, B's given; a number less than 0 is a signal."""
 
     def __init__(self, *speeds):
-        self.speeds, self.labels = list(speeds), []
+        self.speeds, self.labels, self.settings = list(speeds), [], None
 
     def __call__(self, words, settings):
-        label = words[-1]
+        label, self.settings = words[-1], settings
         self.labels.append(label)
         if label == "B" and not self.speeds:
             raise KeyboardInterrupt
@@ -86,7 +86,9 @@ def test_it_ends_early_once_the_difference_is_clear_and_prints_the_golden_text(m
 def test_it_ends_early_where_the_interval_would_still_include_1_and_says_how_many_rounds_it_takes(
     monkeypatch, capsys, speeds, needed
 ):
-    assert run_of(monkeypatch, Runs(*speeds), 5, "--json") == 0
+    runs = Runs(*speeds)
+    assert run_of(monkeypatch, runs, 5, "--json", "--warmup", "7", "--steps", "9") == 0
+    assert (runs.settings["warmup"], runs.settings["steps"]) == (7, 9)
     result = json.loads(capsys.readouterr().out)
     assert (result["rounds"], result["rounds_asked"], result["ended"]) == (4, 5, "unresolvable")
     assert result["rounds_needed"] == needed

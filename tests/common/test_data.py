@@ -69,14 +69,14 @@ def test_cifar10_that_is_not_whole_is_refused_and_says_what_is_wrong(real_format
 
 
 def test_download_without_network_is_refused_and_leaves_nothing(tmp_path, monkeypatch):
-    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")  # nobody listens there
+    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:0/cifar-10-python.tar.gz")  # nobody listens there
     with pytest.raises(InputError, match="could not be downloaded"):
         cifar10(tmp_path / "data", download=True)
     assert list((tmp_path / "data").iterdir()) == []
 
 
 def test_download_unpacks_an_archive_brought_by_hand_and_replaces_a_broken_copy(real_format, tmp_path, monkeypatch):
-    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:9/cifar-10-python.tar.gz")
+    monkeypatch.setattr(CIFAR10, "url", "http://127.0.0.1:0/cifar-10-python.tar.gz")
     archive = real_format / CIFAR10.filename
     with tarfile.open(archive, "w:gz") as packed:
         packed.add(real_format / CIFAR10.base_folder, CIFAR10.base_folder)

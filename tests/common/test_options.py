@@ -1,6 +1,7 @@
 """Options and devices: what is accepted, and the one line for what is not."""
 
 import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,14 +16,23 @@ STEP = ROOT / "steps" / "02_bigger_batch.py"
 
 
 @pytest.mark.parametrize(
-    "words", ["--fast", "--batch-size many", "--batch-size 0", "--workers -1", "--image-size 8", "--precision int8"]
+    "words",
+    [
+        "--fast",
+        "--batch-size many",
+        "--batch-size 0",
+        "--logdir=",
+        "--workers -1",
+        "--image-size 8",
+        "--precision int8",
+    ],
 )
 def test_options_out_of_range_are_one_line_and_exit_code_2(words, capsys):
     with pytest.raises(SystemExit) as ended:
         step_options("A step.", words.split())
     assert ended.value.code == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert words.split()[0] in line
+    assert words.split()[0].strip("=") in line
 
 
 @pytest.mark.parametrize("name", ["tpu", "cpu:0", "cuda:01", "cuda:-1", "", "cuda:2"])
@@ -68,6 +78,15 @@ def test_model_and_image_size_default_by_device(monkeypatch, kind, words, model,
     monkeypatch.setattr(torch.cuda, "set_device", lambda name: None)
     options = step_options("A step.", words.split())
     assert (options.model, options.image_size) == (model, image_size)
+
+
+def test_every_option_reaches_the_program(tmp_path):
+    words = "--device cpu --model resnet18 --image-size 32 --batch-size 8 --workers 3 --precision fp16 --seed 5"
+    options = step_options("A step.", [*words.split(), "--logdir", "a", "--data", "b", "--download", "--stacks"])
+    given = {"logdir": Path("a"), "data": Path("b"), "download": True, "stacks": True, "quick": False}
+    given |= {"device": "cpu", "model": "resnet18", "image_size": 32, "batch_size": 8, "workers": 3}
+    given |= {"precision": "fp16", "seed": 5}
+    assert {name: getattr(options, name) for name in given} == given
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import sys
-from dataclasses import astuple, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -175,8 +175,6 @@ def test_the_published_figures_agree_with_each_other():
         assert row.batch_size / row.step_ms * 1e3 == pytest.approx(row.images_per_second, rel=1.5e-3)
         of_baseline = row.images_per_second / PUBLISHED["00_baseline"].images_per_second
         assert of_baseline == pytest.approx(row.relative, abs=0.01)
-    sums = [round(sum(column), 2) for column in zip(*map(astuple, PUBLISHED.values()), strict=True)]
-    assert sums == [576, 23.63, 871.3, 4111.17, 15.0]  # of its columns
 
 
 @pytest.fixture

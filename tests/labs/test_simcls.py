@@ -24,6 +24,7 @@ from labs.simcls.documents import CANDIDATES, FOLDS, Corpus, Document, best_firs
 from labs.simcls.model import SIZES, Encoder, ranking_loss, re_ranker
 from labs.simcls.study import difference, over_packages, over_seeds, percent
 from labs.simcls.train import METHODS, Settings, scores_of
+from walkthrough.compare.study import Measurements, read
 from walkthrough.results.errors import InputError
 
 LAB = ROOT / "labs" / "simcls"
@@ -317,6 +318,26 @@ def kept_texts(tmp_path_factory):
         patch.setattr(documents.docstrings, "collect", lambda folders: written)
         documents.from_docstrings(data, documents.docstrings.package_folders())
     return data
+
+
+def test_a_whole_study_fills_every_table_and_decides_its_claims(kept_texts, tmp_path, monkeypatch, run_here):
+    def measure(self, what, **of):
+        if what == "trained":
+            return fold(of["fold"], 0.3, seed=of["seed"])
+        if what == "speed":
+            return {"windows": [100.0 + study.PROGRAMS.index(of["name"])] * 3, "bytes": 5e6, "precision": "float32"}
+        count = of["candidates"]
+        return {"candidates": count, "tokens per step": 10 * count, "MB": 8 * count, "of it": 0.4}
+
+    monkeypatch.setattr(Measurements, "measure", measure)
+    words = ("--device", "cpu", "--quick", "--data", kept_texts, "--logdir", tmp_path)
+    assert run_here(LAB / "study.py", *words).returncode == 0
+    result = read(tmp_path / "labs" / "simcls" / "study.json")
+    assert {row["program"]: row["peak MB"] for row in result.tables["programs"]} == dict.fromkeys(study.PROGRAMS, 5)
+    assert [row["MB"] for row in result.tables["candidates"]] == [8 * count for count in study.CANDIDATES[True]]
+    expected = {"memory_by_tokens": True, "checkpointing_memory": True, "published_gain": None}
+    assert expected.items() <= {claim.id: claim.holds for claim in result.claims}.items()
+    assert result.notes[0].startswith("docstrings: 70 documents, and 0 left out")
 
 
 def test_every_program_trains_as_the_first_and_counts_its_tokens(kept_texts, tmp_path):

@@ -6,12 +6,11 @@ import json
 import os
 import random
 import shutil
-import signal
 from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from support import ROOT, assert_refused, make_result, recorded, write_run
+from support import ROOT, assert_refused, die_before, make_result, recorded, write_run
 
 from walkthrough.compare import isolated, tour
 from walkthrough.records import record as recording
@@ -168,18 +167,7 @@ def test_a_record_that_is_killed_at_any_moment_is_whole_and_goes_on(valid_runs, 
         child = os.fork()
         if child:
             return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        left = iter(range(calls))
-
-        def cut(function):
-            def called(path, *to, **options):
-                final = str(to[0] if to else path)
-                if not final.endswith(".partial") and os.path.exists(path) and next(left, None) is None:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return function(path, *to, **options)
-
-            return called
-
-        os.replace, os.unlink = cut(os.replace), cut(os.unlink)
+        die_before(calls, lambda path, to: not str(to).endswith(".partial") and os.path.exists(path))
         os._exit(record_runs("--runs", "2").returncode)
 
     for calls in itertools.count():
@@ -195,7 +183,8 @@ def test_a_record_that_is_killed_at_any_moment_is_whole_and_goes_on(valid_runs, 
 
 
 def test_the_options_of_a_record_are_those_of_its_runs(runs, record_runs, folder, tmp_path):
-    assert record_runs("--runs", "1", "--precision", "fp32", "--batch-size", "64").returncode == 0
+    assert record_runs("--runs", "1", "--precision", "fp32", "--batch-size", "64", "--download").returncode == 0
+    runs.words.remove("--download")
     words = dict(zip(runs.words[::2], runs.words[1::2], strict=True))
     assert words == {
         "--logdir": str(folder / ".running"), "--device": "cpu", "--data": str(tmp_path), "--precision": "fp32",

@@ -51,6 +51,12 @@ def files(folder):
 WHOLE = ["LICENCES.txt", "README.md", "one/one.pt.trace.json.gz", "two/two.pt.trace.json.gz"]
 
 
+def test_a_list_fetches_nothing(served, run, tmp_path):
+    listed = run(tmp_path / "new", "--list")
+    assert listed.stdout.count("/one\n") == listed.stdout.count("/two\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
 def test_each_is_fetched_into_a_run_folder_and_kept(served, run, tmp_path):
     assert run(tmp_path).returncode == 0
     assert files(tmp_path) == WHOLE

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def run_program(*command, cwd=None, **environment):
 
 def assert_golden(text, path):
     """The text is that of a file, which `make golden-texts` writes anew."""
-    if "REGENERATE" in os.environ:
+    if os.environ.get("REGENERATE") == "1":
         path.parent.mkdir(exist_ok=True)
         path.write_text(text, encoding="utf-8")
     assert text == path.read_text(encoding="utf-8")
@@ -79,11 +80,27 @@ def still_there(pids, seconds=20):
     """Wait for processes to end, that long at most; those that do not are killed and returned."""
     end = time.monotonic() + seconds
     while any(map(is_running, pids)) and time.monotonic() < end:
-        os.sched_yield()
+        time.sleep(0.01)
     remaining = [pid for pid in pids if is_running(pid)]
     for pid in remaining:
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     return remaining
+
+
+def die_before(number, counts=lambda path, to: True):
+    """Let this process end by SIGKILL before its call of that number of os.replace or Path.unlink that counts."""
+    left = iter(range(number))
+
+    def dying(function):
+        def call(path, *to, **options):
+            if counts(path, *to or [path]) and next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(path, *to, **options)
+
+        return call
+
+    os.replace, Path.unlink = dying(os.replace), dying(Path.unlink)
 
 
 def until(ready, what="it", seconds=PATIENCE):

@@ -138,7 +138,7 @@ LEVELS = {level.__name__: level for level in (damaged_bytes, odd_values, odd_str
 
 
 def problem(level, seed, path):
-    """What is wrong with the answers for a trace of this seed: "" where all are finite, or it is refused in a line."""
+    """What is wrong with the answers for a trace of this seed: "" where all are finite; "refused" in a line."""
     chance = random.Random(seed)
     path.write_bytes(LEVELS[level](deepcopy(chance.choice(SEEDS)), chance))
     try:
@@ -155,7 +155,7 @@ def problem(level, seed, path):
             name, at = answer["names"][row["name"][0]], answer["file_us"] + row["start"][0]
             json.dumps(reader.event(path, name, (row["pid"], row["tid"]), at, row["duration"][0]), allow_nan=False)
     except InputError as error:
-        return "a refusal of several lines" if "\n" in str(error) else ""
+        return "a refusal of several lines" if "\n" in str(error) else "refused"
     except Exception as error:
         return f"{level}, seed {seed}: {error!r}"
     return ""
@@ -167,4 +167,6 @@ BLOCKS = [*range(7), *(pytest.param(block, marks=pytest.mark.thorough) for block
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("level", LEVELS)
 def test_any_trace_ends_with_an_answer_or_one_line(tmp_path, level, block):
-    assert [problem(level, seed, tmp_path / "made.json") for seed in range(10 * block, 10 * block + 10)] == [""] * 10
+    found = [problem(level, seed, tmp_path / "made.json") for seed in range(10 * block, 10 * block + 10)]
+    assert set(found) <= {"", "refused"}
+    assert found.count("") >= (5 if level == "odd_structure" else 1)

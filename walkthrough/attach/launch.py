@@ -124,15 +124,16 @@ def run_attached(
     settings = {**settings, "reports": str(reports), "host": socket.gethostname()}
     with writing(reports.parent), open_new(reports / "settings") as file:
         file.write(json.dumps(settings).encode())
-    try:
-        child = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": path}, stdout=output, stderr=output)
-    except OSError as error:
-        raise InputError(f"{words[0]} cannot be run: {error.strerror}") from error
-    with _signals_passed_to(child) as signals:
+    with _Signals() as signals:
+        try:
+            child = subprocess.Popen(words, env={**os.environ, "PYTHONPATH": path}, stdout=output, stderr=output)
+        except OSError as error:
+            raise InputError(f"{words[0]} cannot be run: {error.strerror}") from error
+        signals.pass_to(child)
         stopped = _wait(child, reports, settings["go_on"])
-        if stopped or signals:
+        if stopped or signals.came:
             _end_processes(reports)
-    return Outcome(child.returncode, read_reports(reports), stopped, signals[0] if signals else 0)
+    return Outcome(child.returncode, read_reports(reports), stopped, signals.came[0] if signals.came else 0)
 
 
 def read_reports(folder: Path) -> list[Report]:
@@ -232,22 +233,39 @@ def _is_of(report: Report, reports: Path) -> bool:
     return report.get("host") == socket.gethostname() and os.fsencode(reports) in variables
 
 
-@contextmanager
-def _signals_passed_to(child: subprocess.Popen) -> Iterator[list[int]]:
-    """Pass SIGTERM on, and Ctrl-C unless the terminal gives it to the command as well; yields those that came."""
-    came: list[int] = []
+class _Signals:
+    """A context that passes SIGTERM on, and Ctrl-C unless the terminal gives it to the command as well.
 
-    def pass_on(number: int, _: object) -> None:
-        came.append(number)
-        if child.poll() is None and not (number == signal.SIGINT and _in_foreground()):
-            child.send_signal(number)
+    It is entered before the command starts, so none is lost meanwhile. came: the numbers of the signals that came.
+    """
 
-    old = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield came
-    finally:
-        for number, handler in old.items():
+    def __init__(self) -> None:
+        self.came = list[int]()
+        self._waiting = list[int]()  # to be passed on
+        self._child: subprocess.Popen | None = None
+
+    def __enter__(self) -> "_Signals":
+        self._old = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._old.items():
             signal.signal(number, handler)
+
+    def pass_to(self, child: subprocess.Popen) -> None:
+        self._child = child
+        self._pass_on()
+
+    def _note(self, number: int, _: object) -> None:
+        self.came.append(number)
+        self._waiting.append(number)
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        while self._child and self._waiting:
+            number = self._waiting.pop(0)
+            if self._child.poll() is None and not (number == signal.SIGINT and _in_foreground()):
+                self._child.send_signal(number)
 
 
 def _in_foreground() -> bool:

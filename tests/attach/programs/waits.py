@@ -10,7 +10,9 @@ before = int(sys.argv[1])
 training = Training()
 training(before)
 Path("begun").write_text("yes")
-while not Path("go").exists():
+for _ in range(6000):
+    if Path("go").exists():
+        break
     time.sleep(0.05)
 training(60 - before)
 sys.exit(7)

@@ -37,7 +37,7 @@ def machine(course: Course, of: str = "") -> str:
         return f"{text}; *the original's* are from a {DEVICE}: one run, no spread, from traced steps."
     return (
         f"{text}: a line below each table says so, what the text says about a GPU's trace is cited or marked as "
-        "expected, and `python -m walkthrough record` on a GPU adds measured ones."
+        "expected, and `walkthrough record` on a GPU adds measured ones."
     )
 
 

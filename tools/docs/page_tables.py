@@ -209,7 +209,7 @@ def stored(course: Course, name: str, of: str, part: str = "") -> str:
 
 def _not_recorded(course: Course, name: str) -> str:
     device = escaped(course.shown.ladder.baseline.device)
-    return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[name]}`.*"
+    return f"*Not recorded on {device}: `walkthrough {COMMANDS[name]}`.*"
 
 
 def _of_ablation(block: Callable[[Course, Study], str], course: Course) -> str:

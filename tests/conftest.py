@@ -77,14 +77,6 @@ def own_process():
     gc.unfreeze()  # what stays frozen is never freed: at exit triton, which torch imports, complains of all it has
 
 
-def load_step(file):
-    """A step's program as a module."""
-    spec = importlib.util.spec_from_file_location(f"step_{file.stem}", file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 torch.set_num_threads(1)  # small models gain nothing from more, and tests share the machine
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # so also in programs that tests start
 signal.signal(signal.SIGINT, signal.default_int_handler)  # theirs as well: shells start background jobs deaf to Ctrl-C
@@ -117,7 +109,14 @@ def run_main(monkeypatch, finished):
 @pytest.fixture
 def run_here(run_main):
     """run_here(file, *words): a step as a program, but in this process."""
-    return lambda file, *words: run_main(load_step(file), *words)
+
+    def run(file, *words):
+        spec = importlib.util.spec_from_file_location(f"step_{file.stem}", file)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return run_main(module, *words)
+
+    return run
 
 
 @pytest.fixture

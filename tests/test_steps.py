@@ -131,14 +131,9 @@ def uncompiled(monkeypatch):
     return asked
 
 
-@pytest.fixture
-def bf16_cpu(monkeypatch):
-    """A CPU that claims to have AMX, so that step 01 changes the precision."""
-    monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: "AMX")
-
-
-def test_each_step_changes_exactly_one_setting(capture_step, bf16_cpu, uncompiled, monkeypatch, tmp_path):
+def test_each_step_changes_exactly_one_setting(capture_step, uncompiled, monkeypatch, tmp_path):
     ladder = []
+    monkeypatch.setattr("common.device.cpu_bf16_hardware", lambda: "AMX")  # so that step 01 changes the precision
     monkeypatch.setenv("WORLD_SIZE", "2")  # as torchrun sets it
     monkeypatch.setattr("torch.distributed.init_process_group", lambda backend: None)
     monkeypatch.setattr("torch.nn.parallel.DistributedDataParallel", lambda module, **_: module)

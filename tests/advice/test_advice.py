@@ -392,7 +392,7 @@ def test_collectives_of_gloo_are_exposed_where_no_operator_runs():
         ("slowest_rank", approx(0.35), None), ("overlap_communication", approx(0.35), ANY)
     ]  # fmt: skip
     assert "2 collectives per step, 275 us on average" in advised.advice[1].why
-    assert advised.verdict.startswith("for 55% of the step a collective runs; try first: Compare the ranks.")
+    assert advised.verdict.startswith("55% of the step is communication, 45% is operators on the CPU (50")
     assert {item.id: item for item in advised.costs}["compile"].share_of_step == approx(0.15)  # from 850 on
     assert [len(of_ids(gloo_step(("gloo:all_reduce", 600, us)), "slowest_rank")) for us in (99, 100)] == [0, 1]
     assert "overlap_communication" not in costs(gloo_step())

@@ -31,9 +31,11 @@ def on_cpu(*rows, load=0):
     return builder
 
 
-def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10, operator="aten::mm"):
-    """A kernel of so many µs from `at` on, then a collective; both are launched within 30 µs."""
+def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10, operator="aten::mm", set_us=0):
+    """A kernel of so many µs from `at` on, then a collective, or first a memset; all are launched within 30 µs."""
     builder = one_step()
+    if set_us:
+        builder.launch("Memset (Device)", 0, 5, 5, set_us, kind="set", call="cudaMemsetAsync")
     builder.launch(name, 5, 5, at, us, op=builder.op(operator, 0, 20))
     if collective_us:
         record = builder.op("record_param_comms", 21, 10)
@@ -61,18 +63,23 @@ def computing(us, name="volta_h884gemm_128x128", collective_us=0, at=10, operato
         (computing(900, at=80), "for the first 0.1 ms the GPU most likely still runs what was launched before the "
          "trace; in the rest kernels run 95% of the time, and 100% of that is matrix work"),
         (computing(900, at=79), "compute-bound: kernels fill 90% of the step, 100% of their time matrix work"),
+        (computing(860, at=130, set_us=120), "kernels fill 86% of the step, 100% of their time matrix work; left to"),
         (on_cpu(("aten::mm", 984)),
-         "compute-bound: 98% of the step is operators on the CPU, 100% of their time aten::mm; "
+         "compute-bound: 98% of the step is operators on the CPU (100% of their time aten::mm); "
          "left to try: a GPU, a smaller model, or smaller inputs"),
         (on_cpu(("aten::conv2d", 493), ("aten::mm", 491)),
-         "compute-bound: 98% of the step is operators on the CPU, 50% of their time aten::conv2d; "
+         "compute-bound: 98% of the step is operators on the CPU (50% of their time aten::conv2d); "
          "left to try: a GPU, a smaller model, or fewer or smaller images"),
         # less than a tenth could be gained
-        (on_cpu(("aten::mm", 870), (SGD, 90)), "compute-bound: 96% of the step is operators on the CPU, 91% of their "
-         "time aten::mm; biggest possible gain: Use a fused optimizer, at most 1.10x"),
-        (on_cpu(("aten::mm", 860), (SGD, 100)), "96% of the step is operators on the CPU, 90% of their time aten::mm; "
+        (on_cpu(("aten::mm", 870), (SGD, 90)), "compute-bound: 96% of the step is operators on the CPU (91% of their "
+         "time aten::mm); biggest possible gain: Use a fused optimizer, at most 1.10x"),
+        (on_cpu(("aten::mm", 860), (SGD, 100)), "96% of the step is operators on the CPU (90% of their time aten::mm); "
          "biggest possible gain: Use a fused optimizer, at most 1.11x"),
-        (on_cpu(("aten::mm", 400), load=600), "60% of the step waits for the DataLoader; try first"),
+        (on_cpu(("aten::mm", 920), load=80), "compute-bound: 92% of the step is operators on the CPU (100% of their"),
+        (on_cpu(("aten::mm", 540), load=420), "54% of the step is operators on the CPU (100% of their time aten::mm), "
+         "42% waits for the DataLoader; try first: Use DataLoader workers. The gain cannot be estimated here"),
+        (on_cpu(("aten::mm", 300), load=600), "60% of the step waits for the DataLoader, 30% is operators on the CPU ("
+         "100% of their time aten::mm), 10% is Python, or nothing recorded; try first: Use DataLoader workers"),
     ],
 )  # fmt: skip
 def test_the_verdict_names_what_bounds_the_step(builder, begin):

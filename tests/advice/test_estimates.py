@@ -210,7 +210,7 @@ def test_an_exchange_grows_with_the_batch_and_a_reduction_does_not():
 @pytest.mark.parametrize(
     ("builder", "cost", "reason"),
     [
-        (steps_of(*[half(30)] * 8, every=200.0, sync=True), "cuda_graphs", "; torch.compile the model instead: "),
+        (steps_of(*[half(30)] * 8, every=200.0, sync=True), "cuda_graphs", "; or torch.compile the model instead: "),
         (steps_of(*[SGEMM] * 4, ADD, load=500.0), "mixed_precision", "; without that cost the CPU bounds the step"),
         (steps_of(REDUCE, half(100), SHORT, around="MmBackward0"), "overlap_communication",
          "; what is overlapped still takes its time, and no step takes less"),

@@ -17,10 +17,6 @@ def ladder(*later, first=SLOW):
     return ladder
 
 
-def texts_of(figure):
-    return [text.get_text() for axes in figure.axes for text in axes.texts]
-
-
 @pytest.fixture
 def plot(tmp_path, run_command):
     """plot(name): the finished `compare --plot`, of runs on two GPUs."""
@@ -59,7 +55,7 @@ def test_a_plot_that_cannot_be_drawn_is_refused(plot, tmp_path, name):
 )  # fmt: skip
 def test_a_bar_has_its_ratio_and_the_colour_of_what_it_shows(made, texts, colours):
     figure = figures.ladder_figure(made)
-    assert texts_of(figure) == texts
+    assert [text.get_text() for axes in figure.axes for text in axes.texts] == texts
     if colours:
         assert [figures.colour_of(row.relative) for row in made.rows] == colours
     else:  # what it needs, in the place of its bars

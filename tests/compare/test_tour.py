@@ -274,17 +274,6 @@ def test_a_stopped_tour_stops_its_step_which_leaves_nothing_half_written(tmp_pat
 SCRIPTS = [Path("steps/00_a.py"), Path("steps/01_b.py")]
 
 
-def test_a_step_without_effect_runs_again_until_its_trace_holds_kernels():
-    schedule = tour.Schedule(SCRIPTS, rounds=4)
-    schedule.add(1, make_result("01_b", needs="a second process", notes=[record.NO_KERNELS]))
-    assert schedule.missing(2) == SCRIPTS
-    schedule.add(2, make_result("01_b", needs="a second process"))
-    assert schedule.missing(3) == SCRIPTS[:1]
-    schedule.add(3, make_result("00_a"))
-    assert schedule.missing(3) == []
-    assert schedule.whole_rounds == 1  # of 00_a
-
-
 @pytest.mark.parametrize(
     ("minutes", "seconds", "made"),
     [(None, [80], 6), (3, [80], 2), (3, [60], 3), (3, [0.1], 6), (1, [80], 1), (3, [20, 100, 1], 2)],

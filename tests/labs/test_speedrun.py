@@ -18,11 +18,6 @@ from labs.speedrun.race import FILE, Race, RaceOptions, run_race
 from walkthrough.compare.study import read
 
 
-def args_of(tmp_path, **changes):
-    race = {"dataset": "digits", "target": 0.05, "epochs": 2, "lr": 0.1, "race_only": True}
-    return RaceOptions(**vars(lab_options(tmp_path, model="w4")), **{**race, **changes})
-
-
 def small_data(mirrors=True, count=12, channels=1, size=8):
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(256, (count, channels, size, size), generator=generator, dtype=torch.uint8)
@@ -128,7 +123,9 @@ def test_the_clock_runs_in_training_alone_and_not_for_what_a_process_pays_once(t
 
     predict = taking(100.0, lambda images: model(images.flatten(1)))
     work = taking(1.0, train_step), [model, optimizer], predict, taking(20.0, loader.prepared)
-    done = run_race("p.py", args_of(tmp_path), whole, loader, *work)
+    options = {"dataset": "digits", "target": 0.05, "epochs": 2, "lr": 0.1, "race_only": True}
+    args = RaceOptions(**vars(lab_options(tmp_path, model="w4")), **options)
+    done = run_race("p.py", args, whole, loader, *work)
     assert done.start_up_seconds == 7000.0
     assert done.seconds == [10 + 20 + 3, 10 + 20 + 3 + 3]  # the data's move and the preparation are in the first epoch
 

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walkthrough.memory.allocator import MB, reserved_bytes
+from walkthrough.memory.allocator import reserved_bytes
 from walkthrough.memory.fit import MOST, largest_batch
+
+MB = 2**20
 
 
 @pytest.mark.parametrize(

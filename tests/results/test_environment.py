@@ -27,12 +27,6 @@ def test_a_driver_version_is_one_or_none(tmp_path, monkeypatch, prints, version)
     assert environment.driver_version() == version
 
 
-def commit_all(folder):
-    """Make a repository of a folder with all that it holds."""
-    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m"]):
-        subprocess.run(["git", "-C", folder, *words], check=True, capture_output=True)
-
-
 def test_git_tells_uncommitted_changes_of_the_code_that_measures_from_others(tmp_path, monkeypatch):
     for folder in ("steps", "common", "logs"):
         (tmp_path / folder).mkdir()
@@ -40,7 +34,8 @@ def test_git_tells_uncommitted_changes_of_the_code_that_measures_from_others(tmp
     monkeypatch.setattr(environment, "ROOT", tmp_path)
     monkeypatch.setenv(environment.COMMIT_VARIABLE, "a" * 40)  # left over from another machine
     assert environment.git_revision() == "a" * 12  # git is not at hand
-    commit_all(tmp_path)
+    for words in (["init", "-q"], ["add", "."], ["-c", "user.name=n", "-c", "user.email=e", "commit", "-qm", "m"]):
+        subprocess.run(["git", "-C", tmp_path, *words], check=True, capture_output=True)
     commit = environment.git_revision()
     assert re.fullmatch("[0-9a-f]{12}", commit) and commit != "a" * 12
     for file in ("logs/file", "walkthrough/explain/new"):

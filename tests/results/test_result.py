@@ -68,6 +68,7 @@ BROKEN = {
     "too many windows": (with_(samples_per_second={"windows": [1] * 100_001}), "length <= 100000"),
     "not a number": (with_(step_ms={"p10": float("nan")}), "not JSON"),
     "too many digits": (with_(batch_size=12345).replace("12345", "9" * 5000), "not JSON"),
+    "infinite": (with_(batch_size=12345).replace("12345", "1e999"), "not JSON"),
     "zero": (with_(samples_per_second={"windows": [0, 1]}), ">= 1e-09"),
     "far beyond any machine": (with_(samples_per_second={"windows": [1e308, 1]}), "<= 1e+18"),
     "half a pair of letters": (with_(model="\ud800"), "not JSON"),

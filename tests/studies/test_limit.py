@@ -119,7 +119,9 @@ def test_the_least_bytes_of_two_layers_are_those_counted_by_hand():
 
 
 def test_bytes_of_a_run_s_step_follow_its_batch_size_and_precision():
-    known = some_roofs()
+    # 1e9 FLOP/s, 1e8 bytes/s
+    limit = make_limit(precision="float32", flops_per_image=2_000, step_bytes=[asdict(one) for one in LEAST])
+    known = of_study(limit)
     assert known.least_bytes(10, "float32") == 1_000 + 10 * 500
     assert known.least_bytes(10, "float16") == known.least_bytes(10, "bfloat16") == 1_000 + 10 * 250
     assert known.least_bytes(10, "float64") is None
@@ -174,12 +176,6 @@ def timed(*speeds, step_ms=(1.0,)):
 
 OPTIONS = small_options(image_size=48, precision="fp32")
 PLAIN = Program(4, CONTIGUOUS, cudnn_benchmark=None, compiled=False)
-
-
-def some_roofs(**changes):
-    """1e9 FLOP/s, 1e8 bytes/s, 2,000 FLOPs per image, and least bytes in float32 and bfloat16."""
-    known = make_limit(precision="float32", flops_per_image=2_000, step_bytes=[asdict(one) for one in LEAST])
-    return replace(of_study(known), **changes)
 
 
 LEAST = [StepBytes("bfloat16", 1_000.0, 250.0), StepBytes("float32", 1_000.0, 500.0)]

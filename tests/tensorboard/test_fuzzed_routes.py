@@ -92,16 +92,11 @@ def get(tabs, tab, route, query=()):
     return answer.status_code, content
 
 
-def digest_of(tabs, query):
-    """What the tab knows of a trace, if it is read."""
-    return get(tabs, "walkthrough", "/digest", query)[1]
-
-
 def test_every_run_of_a_hostile_name_opens_in_both_tabs(tabs, runs):
     assert len(runs) == len(NAMES) + 4
     assert runs["links"] == ["1.pt.trace.json", "0.pt.trace.json"]
     for query in ({"run": run, "trace": trace} for run, traces in runs.items() for trace in traces):
-        until(lambda query=query: digest_of(tabs, query).get("steps"), query)
+        until(lambda query=query: get(tabs, "walkthrough", "/digest", query)[1].get("steps"), query)
         assert get(tabs, "walkthrough", "/trace", query)[0] == 200
     names = json.loads(get(tabs, "profiler", "/runs")[1])["runs"]
     one_line = [run for run, traces in runs.items() if traces and "\n" not in "".join(traces)]  # the plugin's pattern

@@ -240,7 +240,7 @@ class Gains:
             advice = [item for item in advice if item is not same[1]]
             gain, other = (item.estimated_gain or item.predicted_gain or 1.0 for item in same[:2])
             if other - 1 >= (gain - 1) / 2 > 0:  # much of what the first one gains
-                instead = f"; {same[1].title} instead: {gain_text(same[1])}"
+                instead = f"; or {same[1].title[0].lower()}{same[1].title[1:]} instead: {gain_text(same[1])}"
         combined = self._combined(advice)
         together = {id for combination in combined for id in combination.ids}
         kept = [item for item in advice if _is_noticeable(item) or item.id in together]

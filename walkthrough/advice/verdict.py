@@ -19,8 +19,7 @@ from walkthrough.trace.reader import NEW_EPOCH, Loader, Recording
 
 STALLED = 0.05  # of the step: where the GPU waits for itself so long, and mostly for itself, that comes first
 MENTIONED = 0.01  # of the step: collectives' kernels that take less are counted as other kernels in the verdict
-MUCH = 0.1  # of the step: with collectives alone for longer, a GPU is not bound by computing
-COMPUTE_BOUND = 0.9  # of the step: on a CPU, with more than that left at best, computing bounds it
+MUCH = 0.1  # of the step: computing does not bound it if another part takes so long, or advice could save so much
 BUSY = 0.05  # of the step: a GPU that is idle for less is busy
 MOST_CAUSES, MENTIONED_CAUSE = 3, 0.1  # of why a GPU is idle: so many, of so much of that time
 WIDE = 2.0  # times as long: where half of the steps differ by more, hardly any is as long as their median
@@ -45,6 +44,11 @@ ROLES = {
 ROLES_WITHOUT_GPU = {
     "communication": "a marked collective, and nothing else",
     "runtime": "the CPU is in a call of the runtime",
+}
+ON_CPU = {  # what a step is without a GPU, other than operators, after a share of it
+    "dataloader": "waits for the DataLoader",
+    "communication": "is communication",
+    "other": "is Python, or nothing recorded",
 }
 CAUSES_OF_IDLE = {
     "copy": "copying, or inside a call that copies",
@@ -209,33 +213,32 @@ def _first(advice: Sequence[Advice]) -> str:
 
 
 def _of_cpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
-    parts, total = a.steps.mean_breakdown_us, max(a.steps.mean_us, 1e-9)
-    waiting, exchanging = parts["dataloader"] / total, parts["communication"] / total
-    share = max(0.0, 1 - waiting - exchanging - parts["other"] / total)
-    bound = f"{share:.0%} of {one_step} is operators on the CPU"
-    unseen = "there is a GPU, and nothing of it is recorded; " if a.trace.properties else ""
-    if exchanging > max(share, waiting):
-        bound = f"for {exchanging:.0%} of {one_step} a collective runs"
-    elif waiting > share:
-        bound = f"{waiting:.0%} of {one_step} waits for the DataLoader"
-    elif named := _longest_operator(a):
-        bound += f", {named}"
-    if unseen or (share < 0.5 and not advice):
-        return f"{unseen}{bound}" + ("" if advice or share >= 0.5 else ", and nothing stands out")
-    if advice and (share < 0.5 or (advice[0].predicted_gain and advice[0].share_of_step >= 1 - COMPUTE_BOUND)):
+    total = max(a.steps.mean_us, 1e-9)
+    shares = {role: a.steps.mean_breakdown_us[role] / total for role in ("dataloader", "communication", "other")}
+    computing = max(0.0, 1 - sum(shares.values()))
+    parts = {f"is operators on the CPU{_longest_operator(a)}": computing}
+    parts |= {ON_CPU[role]: share for role, share in shares.items()}
+    largest = [part for part in sorted(parts, key=lambda part: -parts[part]) if parts[part] >= MUCH]
+    bound = ", ".join(f"{parts[part]:.0%} {part}" for part in largest).replace("% ", f"% of {one_step} ", 1)
+    if a.trace.properties:
+        bound = f"there is a GPU, and nothing of it is recorded; {bound}"
+    elif computing > 1 - MUCH and not any(item.predicted_gain and item.share_of_step >= MUCH for item in advice):
+        bound = f"compute-bound: {bound}"
+    if advice:
         return bound
+    if a.trace.properties or computing < 0.5:
+        return f"{bound}, and nothing stands out"
     fewer = "fewer or smaller images" if a.workload.images else "smaller inputs"
-    left = "" if advice else f"; left to try: a GPU, a smaller model, or {fewer}"
-    return f"compute-bound: {bound}{left}"
+    return f"{bound}; left to try: a GPU, a smaller model, or {fewer}"
 
 
 def _longest_operator(a: Analysis) -> str:
-    """The operator that takes half of the operators' time on a CPU, with its share of it, in words; else ""."""
+    """The operator that takes half of the operators' time on a CPU, with its share of it, in brackets; else ""."""
     total = sum(row.us for row in a.operators)
     longest = max(a.operators, key=lambda row: row.us, default=None)
     if longest is None or longest.us < total / 2:
         return ""
-    return f"{longest.us / total:.0%} of their time {printable(longest.name, 60)}"
+    return f" ({longest.us / total:.0%} of their time {printable(longest.name, 60)})"
 
 
 def _of_gpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
@@ -256,14 +259,16 @@ def _of_gpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
     if share < 0.5:
         return f"{filled}, and nothing stands out"
     whose = "their" if alone is None else "all kernels'"
+    others = max(us for role, us in a.steps.mean_breakdown_us.items() if role not in ("kernel", "communication"))
+    gpu_bound, compute_bound = ("GPU-bound: ", "compute-bound: ") if others < MUCH * a.steps.mean_us else ("", "")
     filled += f", {matrix:.0%} of {whose} time matrix work"
     if (unknown := a.tensor_cores.unknown_kind_share) >= MUCH:
-        return f"GPU-bound: {filled} and {unknown:.0%} of kernels whose names do not tell what they do"
+        return f"{gpu_bound}{filled} and {unknown:.0%} of kernels whose names do not tell what they do"
     if matrix > 0.5:
-        return f"compute-bound: {filled}; left to try: a model that computes less, or lower precision still"
+        return f"{compute_bound}{filled}; left to try: a model that computes less, or lower precision still"
     fused = "" if a.workload.compiled else "fused kernels (torch.compile)"
     named = " and ".join(filter(None, [fused, "channels_last" if a.workload.images else ""]))
-    return f"GPU-bound: {filled}; left to try: fewer passes over memory{': ' * bool(named)}{named}"
+    return f"{gpu_bound}{filled}; left to try: fewer passes over memory{': ' * bool(named)}{named}"
 
 
 def _computing(a: Analysis) -> tuple[float, float | None]:

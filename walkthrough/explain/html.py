@@ -10,11 +10,11 @@ from typing import Any
 
 from walkthrough.explain.tables import Table, tables
 from walkthrough.explain.text import (
-    BEST,
     ROLES,
     further_findings,
     gain_without,
     how_sure,
+    numbered,
     sentence,
     steps_lines,
     steps_text,
@@ -74,7 +74,7 @@ def page(report: Report) -> str:
     """A whole page: the verdict, a typical step, the advice and the tables."""
     name = escape(printable(PurePath(report["file"]).name, 200))
     warnings = [f"<p><b>{_words(sentence(line))}</b></p>" for line in report["warnings"]]
-    parts = [f"<h1>{name}</h1>", *warnings, _verdict(report), _strip(report), _advice(report), _findings(report)]
+    parts = [f"<h1>{name}</h1>", *warnings, _verdict(report), _strip(report), _advice(report, True), _findings(report)]
     lines = [f"<p>{_words(sentence(line))}</p>" for line in steps_lines(report)]
     parts += [*map(_table, tables(report)), "".join([_title("Steps"), *lines]) if lines else ""]
     return PAGE.format(title=f"{name}: explained", style=STYLE, body="\n".join(filter(None, parts)))
@@ -82,7 +82,7 @@ def page(report: Report) -> str:
 
 def fragment(report: Report) -> str:
     """The verdict, the bar and the best advice, for a notebook."""
-    return f'<style>{STYLE}</style><div class="walkthrough">{_verdict(report)}{_advice(report, BEST)}</div>'
+    return f'<style>{STYLE}</style><div class="walkthrough">{_verdict(report)}{_advice(report, False)}</div>'
 
 
 def _words(text: str) -> str:
@@ -113,19 +113,19 @@ def _legend(colours: Mapping[str, str]) -> str:
     return f'<div class="legend">{entries}</div>'
 
 
-def _advice(report: Report, most: int | None = None) -> str:
-    advice = report["advice"][:most]
+def _advice(report: Report, everything: bool) -> str:
+    advice = numbered(report, everything)
     if not advice:
         return ""
     items = []
-    for item in advice:
+    for number, item in advice.items():
         step = f" (step {item['step'][:2]})" if item["step"] else ""
-        words = f"{sentence(item['why'])} {sentence(item['do'])}" if most is None else sentence(item["why"])
-        items.append(f"<li><b>{_words(item['title'])}</b>{_words(item['gain'] + step)}<br>{_words(words)}</li>")
-    closing = " ".join([*together(report, advice), how_sure(advice, report["steps"]["stacks"])])
-    return (
-        f"{_title('What to do') if most is None else ''}<ol>{''.join(items)}</ol><p class=quiet>{_words(closing)}</p>"
-    )
+        words = f"{sentence(item['why'])} {sentence(item['do'])}" if everything else sentence(item["why"])
+        items.append(
+            f"<li value={number}><b>{_words(item['title'])}</b>{_words(item['gain'] + step)}<br>{_words(words)}</li>"
+        )
+    closing = " ".join([*together(report, everything), how_sure(advice.values(), report["steps"]["stacks"])])
+    return f"{_title('What to do') if everything else ''}<ol>{''.join(items)}</ol><p class=quiet>{_words(closing)}</p>"
 
 
 def _findings(report: Report) -> str:

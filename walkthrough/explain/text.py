@@ -4,7 +4,7 @@ The default is a verdict on one screen. Names from a trace pass through `printab
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
@@ -77,13 +77,13 @@ def _verdict(report: Report, page: Page, everything: bool, more: str) -> None:
     legend = [f"{ROLES[role][1]} {ROLES[role][0]} {max(shares[role], 0.01):.0%}" for role in parts]
     page.wrapped("   ".join(entry.replace(" ", HARD_BLANK) for entry in legend), 0)
     page.wrapped(verdict(report), 0)
-    shown = report["advice"] if everything else report["advice"][:BEST]
+    shown = numbered(report, everything)
     if shown:
         page.line()
         _advice(report, shown, page, everything)
         page.line()
-    closing = together(report, shown) if everything else together(report, shown)[-1:]
-    closing += [how_sure(shown, report["steps"]["stacks"])] if shown else []
+    closing = together(report, everything)
+    closing += [how_sure(shown.values(), report["steps"]["stacks"])] if shown else []
     closing += [] if everything else [f"More: {more or '--all'}".replace(" ", HARD_BLANK)]
     page.wrapped(" ".join(closing), 0)
     if more and report["recording_summary"]:
@@ -105,16 +105,20 @@ def verdict(report: Report) -> str:
     return " ".join(filter(None, map(sentence, (bound, report["why_idle"]))))
 
 
-def together(report: Report, advice: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What several pieces of advice gain together, by their numbers; one that has none here by its title."""
-    numbers: dict[str, str] = {item["id"]: str(number) for number, item in enumerate(advice, start=1)}
-    lines = []
-    for combination in report["combined"]:
-        named: list[str] = [
-            numbers.get(id) or title for id, title in zip(combination["ids"], combination["titles"], strict=True)
-        ]
-        lines.append(f"{' + '.join(named)} together: {combination['gain']}.")
-    return lines
+def numbered(report: Report, everything: bool) -> dict[int, Mapping[str, Any]]:
+    """The pieces of advice that are printed, by their numbers: the first ones, and what is combined with them."""
+    combined = {id for combination in report["combined"][-1:] for id in combination["ids"]}
+    advice = dict(enumerate(report["advice"], start=1))
+    return {number: item for number, item in advice.items() if everything or number <= BEST or item["id"] in combined}
+
+
+def together(report: Report, everything: bool) -> list[str]:
+    """What several pieces of advice gain together, by their numbers: the most of them, or each combination."""
+    numbers = {item["id"]: str(number) for number, item in enumerate(report["advice"], start=1)}
+    return [
+        f"{' + '.join(numbers[id] for id in combination['ids'])} together: {combination['gain']}."
+        for combination in report["combined"][0 if everything else -1 :]
+    ]
 
 
 def _header(report: Report, width: int) -> str:
@@ -160,12 +164,13 @@ def sentence(text: str) -> str:
     return f"{text[0] if is_code else text[0].upper()}{text[1:]}{'.' * (text[-1] not in '.!?…')}"
 
 
-def how_sure(advice: Sequence[Mapping[str, Any]], stacks: bool) -> str:
+def how_sure(advice: Iterable[Mapping[str, Any]], stacks: bool) -> str:
     """What the gains of these pieces of advice are, in some sentences. stacks: whether they were recorded."""
-    gains = " ".join(item["gain"] for item in advice)
+    first, *others = advice
+    gains = " ".join(item["gain"] for item in (first, *others))
     sentences = []
-    if not advice[0]["gain"]:
-        sentences.append(f"Try first: {advice[0]['title']}. The gain cannot be estimated here; measure it.")
+    if not first["gain"]:
+        sentences.append(f"Try first: {first['title']}. The gain cannot be estimated here; measure it.")
     if "about" in gains or " to " in gains:
         sentences.append("Estimates replay this trace without that cost; the lower number allows for their error.")
     if "at most" in gains:
@@ -175,10 +180,10 @@ def how_sure(advice: Sequence[Mapping[str, Any]], stacks: bool) -> str:
     return " ".join([*sentences, "To measure: walkthrough time -- COMMAND --versus COMMAND."])
 
 
-def _advice(report: Report, advice: Sequence[Mapping[str, Any]], page: Page, everything: bool) -> None:
+def _advice(report: Report, advice: Mapping[int, Mapping[str, Any]], page: Page, everything: bool) -> None:
     """A line for each piece of advice, and its evidence: what fits into one line, or all of it."""
-    titles, gains = max(len(item["title"]) for item in advice), max(len(item["gain"]) for item in advice)
-    for number, item in enumerate(advice, start=1):
+    titles, gains = (max(len(item[key]) for item in advice.values()) for key in ("title", "gain"))
+    for number, item in advice.items():
         step = f"steps/{item['step'][:2]}" if item["step"] else ""
         page.line(f"{number:2}  {item['title']:{titles}}  {item['gain']:{gains}}  {step}", BOLD)
         if not everything:

@@ -403,7 +403,7 @@ def main(words: Sequence[str]) -> None:
         raise InputError(
             "name one folder, with the samples: `python -m walkthrough samples` fetches them into logs/samples"
         )
-    if git_revision().endswith("-dirty"):
+    if (git_revision() or "").endswith("-dirty"):
         raise InputError("the working tree has changes: commit them first, as the pages name the commit")
     traces, pairs = traces_in(Path(words[0])), read_pairs().pairs
     sampled = msgspec.json.encode(compute_samples(traces), order="deterministic")

@@ -401,7 +401,7 @@ def main(words: Sequence[str]) -> None:
     exit_in_one_line()
     if len(words) != 1 or not Path(words[0]).is_dir():
         raise InputError("name one folder, with the samples: `walkthrough samples` fetches them into logs/samples")
-    if git_revision().endswith("-dirty"):
+    if (git_revision() or "").endswith("-dirty"):
         raise InputError("the working tree has changes: commit them first, as the pages name the commit")
     traces, pairs = traces_in(Path(words[0])), read_pairs().pairs
     sampled = msgspec.json.encode(compute_samples(traces), order="deterministic")

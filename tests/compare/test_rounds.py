@@ -53,6 +53,18 @@ def test_a_step_that_was_run_again_by_itself_is_not_the_rounds_that_its_folder_s
     assert (row.gain.ratio, row.gain.rounds) == (pytest.approx(2.0, rel=0.01), 1)
 
 
+@pytest.mark.parametrize(  # minutes; the longest pause, and a longer one; out of order; what is no time
+    ("starts", "apart"), [("00 01 61 61", []), ("00 01 62 63", [2]), ("00 09 02 03", [1]), ("09 01 02 -", [0])]
+)
+def test_a_run_out_of_order_or_after_a_pause_is_apart_from_the_others(starts, apart):
+    hours = [f"0{int(start) // 60}:{int(start) % 60:02}" if start != "-" else "-" for start in starts.split()]
+    runs = [make_result(f"0{number}_step", started=f"2026-01-01T{hour}") for number, hour in enumerate(hours)]
+    [ladder] = rounds.ladders(runs)
+    assert [ladder.rows.index(row) for row in rounds.ran_apart(ladder)] == apart
+    ladder = rounds.ladder(runs, {run.step: {1: SLOW, 2: run.samples_per_second.windows} for run in runs})
+    assert rounds.ran_apart(ladder) == []  # pairs of each round
+
+
 def test_of_many_windows_a_tenth_at_either_end_is_left_out():
     windows = [1.0, *(float(n) for n in range(50, 68)), 1000.0]
     assert rounds.spread(make_result(windows=windows)) == (51.0, 66.0)
@@ -75,12 +87,8 @@ def test_runs_that_do_not_compare_make_ladders_of_their_own_the_longest_first(ch
 
 
 def test_of_ladders_of_one_length_the_newest_is_first():
-    days = {"a": (1, 2), "b": (1, 5), "c": (3, 4)}  # of the two runs of each
-    results = [
-        make_result(f"0{number}_step", device=device, started=f"2026-01-0{day}")
-        for device, own in days.items()
-        for number, day in enumerate(own)
-    ]
+    runs = [("00", "a", 1), ("01", "a", 2), ("00", "b", 1), ("01", "b", 5), ("00", "c", 3), ("01", "c", 4)]
+    results = [make_result(f"{step}_s", device=device, started=f"2026-01-0{day}") for step, device, day in runs]
     assert [ladder.baseline.device for ladder in rounds.ladders(results)] == ["b", "c", "a"]
 
 

@@ -35,7 +35,7 @@ def test_a_cell_is_a_short_text(cell, template, shown):
     assert text(cell, template) == shown
 
 
-def test_a_table_on_a_page_is_escaped():
+def test_a_table_on_a_page_is_escaped_and_the_same_from_json():
     assert TABLE.markdown(["program", "images/s", "vs\nplain"], as_code=["program"]).splitlines() == [
         "| program | images/s | vs plain |",
         "|---|--:|--:|",
@@ -46,9 +46,6 @@ def test_a_table_on_a_page_is_escaped():
     ]
     assert markdown_table(["a", ">b"], [["1", r"x\|y"]]).splitlines() == ["| a | b |", "|---|--:|", r"| 1 | x\|y |"]
     assert (escaped("<b>*&"), code("a`b", 2)) == (r"&lt;b>\*&amp;", "`a…`")
-
-
-def test_a_table_in_json_has_dictionaries_of_its_ratios_which_make_the_same_table():
     stored = TABLE.as_json()
     assert stored[1]["vs\nplain"] == asdict(SAME)
     assert Table(TABLE.name, stored, TABLE.notes, TABLE.templates).markdown() == TABLE.markdown()

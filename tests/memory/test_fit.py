@@ -43,22 +43,23 @@ def train_step(x, labels):
     {more}
     return loss
 
-loader = torch.utils.data.DataLoader(range(64), batch_size=32, num_workers=2, collate_fn=collate)
+loader = torch.utils.data.DataLoader({data}, batch_size=32, num_workers=2, collate_fn=collate)
 run_step("own.py", args, loader, train_step)
 raise RuntimeError("it went on")
 """
 SAVE_ON_CPU = "torch.autograd.graph.save_on_cpu(pin_memory=True)"
+ITERABLE = "type('Rows', (torch.utils.data.IterableDataset,), {'__iter__': lambda self: iter(range(64))})()"
 OFF = "torch.autocast('cpu', enabled=False)"
 
 
 @pytest.fixture(scope="module")
 def own(tmp_path_factory):
-    """own(layer=…, context=…, more=…): what is predicted of the program above with these parts, once for each."""
+    """own(layer=…, context=…, more=…, data=…): what is predicted of the program above with these parts."""
 
     @cache
-    def predict_it(layer="nn.ReLU()", context=OFF, more="pass"):
+    def predict_it(layer="nn.ReLU()", context=OFF, more="pass", data="range(64)"):
         path = tmp_path_factory.mktemp("own") / "own.py"
-        path.write_text(PROGRAM.format(layer=layer, context=context, more=more))
+        path.write_text(PROGRAM.format(layer=layer, context=context, more=more, data=data))
         return predicted(path)
 
     return predict_it
@@ -154,7 +155,8 @@ def test_a_program_that_cannot_be_predicted_says_why_in_a_line(own, more, reason
 
 
 def test_batches_that_are_not_images_have_the_batch_size_asked_for_and_a_second_call_of_the_model_needs_more(own):
-    assert own().batch_size == 32
+    assert own().batch_size == own(data=ITERABLE).batch_size == 32
+    assert own(data=ITERABLE).peak_bytes == own().peak_bytes
     assert own().by_kind["inputs"] == 32 * 8 * 256 * 4 + 512
     assert own(more="model(x)").peak_bytes > own().peak_bytes
 

@@ -55,11 +55,6 @@ def a_link(folder):
     (folder / "README.md").symlink_to(moved)
 
 
-def a_pipe(folder):
-    (folder / "README.md").unlink()
-    os.mkfifo(folder / "README.md")
-
-
 SPOILED = [
     (no_step_was_run, "none of its steps was run"),
     (lambda folder: result.write_not_run(folder / "13_compile", "01_amp", "so"), "13_compile/not_run.json is broken"),
@@ -91,7 +86,7 @@ SPOILED = [
     (change_bytes(TRACE, lambda old: b"\x1f\x8b\x08\x08" + bytes(6) + b"ann.json\0" + old[10:]), "packed otherwise"),
     (change_bytes(EVENTS, lambda old: old[:-1] + bytes([old[-1] ^ 1])), "checksum"),
     (a_link, "README.md is a link"),
-    (a_pipe, "not a plain file but a pipe"),
+    (lambda folder: (remove("README.md")(folder), os.mkfifo(folder / "README.md")), "not a plain file but a pipe"),
 ]  # fmt: skip
 
 

@@ -87,9 +87,9 @@ def with_python():
 
 def fill(logdir):
     """Runs of every kind in a log folder; returns it."""
-    windows = {"00_baseline": 100.0, "04_multiprocess_loading": 120.0}
-    for step, speed in windows.items():
-        result = make_result(step, windows=[speed] * 5)
+    runs = ("00_baseline", 100.0, "2026-01-01"), ("04_multiprocess_loading", 120.0, "2026-01-02")
+    for step, speed, day in runs:
+        result = make_result(step, windows=[speed] * 5, started=day)
         two_steps().write(write_run(logdir / "ladder", result) / result.trace)
     for recorded in sorted((ROOT / "tests" / "data").glob("*.trace.json.gz")):
         folder = logdir / recorded.name.split(".")[0]

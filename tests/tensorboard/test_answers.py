@@ -97,9 +97,13 @@ def test_a_trace_that_is_being_written_waits_until_it_is_complete(store, begun, 
 
 
 def test_a_trace_at_which_a_child_dies_is_tried_twice(tmp_path, answers_of, monkeypatch):
-    monkeypatch.setattr(answers, "RETRY_SECONDS", 0)
     log, half = tmp_path / "log", '{"reason": nu'
     store = answers_of("-c", f"input(); open({str(log)!r}, 'a').write('.'); print({half!r}, end=''); exit(9)")
+
+    until(lambda: store.get(about("other"))[0] == "failed")
+    assert store.get(about("other"))[0] == "failed" and log.read_text() == "."  # for now
+    log.unlink()
+    monkeypatch.setattr(answers, "RETRY_SECONDS", 0)
 
     def lasting():
         state, reason = store.get(about("trace"))

@@ -131,6 +131,18 @@ def test_a_range_is_measured_on_the_time_axis(timeline):
     assert "120.0 µs\n40.0 %\nGPU 0, stream 7" in panel(page)
 
 
+def test_a_gap_narrower_than_a_pixel_is_as_faint_as_the_share_of_it_that_it_covers(timeline):
+    painted = """async (kind) => {
+        const {Drawing} = await import("./timeline_draw.js"), pixels = new Uint32Array(4);
+        const track = {lane: {kind, shade: [0], palette: {pixels: [0]}}, start: [250], end: [275], name: [0],
+          busy: [0, 25], size: 1, firstReaching: () => 0, longest: () => 0};
+        Drawing.prototype.paintTrack.call({columns: 4, pixels}, track, 0, {us: 100, first: 0});
+        return [...pixels].map((pixel) => pixel >>> 24);
+    }"""
+    page = timeline()
+    assert [page.evaluate(painted, kind) for kind in ("idle", "kernel")] == [[0, 0, 63, 0], [0, 0, 138, 0]]
+
+
 def test_keys_work_at_once_and_are_text_in_a_field(timeline):
     page = timeline()
     page.keyboard.press("w")

@@ -83,7 +83,7 @@ def test_a_ladder_has_what_compare_says_of_it(tmp_path, get):
         "04_multiprocess_loading": {"windows": [120.0] * 5},
         "05_pinned_memory": idle,
         "06_prefetch": idle,
-        "07_small_images": {"windows": [180.0, 240.0, 300.0]},
+        "07_small_images": {"windows": [170.0, 240.0, 300.0]},
     }
     for step, change in changes.items():
         write_run(tmp_path / "ladder", make_result(step, **change))
@@ -96,7 +96,8 @@ def test_a_ladder_has_what_compare_says_of_it(tmp_path, get):
     assert (pinned["acts"], pinned["needs"], pinned["gain"], pinned["relative"]) == (False, "needs a GPU", None, None)
     assert (base["acts"], base["needs"], pinned["notes"]) == (True, None, ["of all"])
     assert (small["gain"]["ratio"], small["relative"]["ratio"]) == (pytest.approx(2.0), pytest.approx(2.4))
-    assert (small["low"], small["high"], small["windows"], small["rounds"]) == (180, 300, 3, 1)
+    assert (small["low"], small["high"], small["windows"], small["rounds"]) == (170, 300, 3, 1)
+    assert [warning[:31] for warning in ladder["warnings"]] == ["UNSTEADY: the windows of 07 dif"]
     assert (small["has_trace"], small["batch_size"], small["samples_per_second"]["median"]) == (False, 32, 240)
     assert answer["original"]["relative"]["05_pinned_memory"] == 5.05
 

@@ -37,7 +37,7 @@ def machine(course: Course, of: str = "") -> str:
         return f"{text}; *the original's* are from a {DEVICE}: one run, no spread, from traced steps."
     return (
         f"{text}: a line below each table says so, what the text says about a GPU's trace is cited or marked as "
-        "expected, and `python -m walkthrough record` on a GPU adds measured ones."
+        "expected, and `walkthrough record` on a GPU adds measured ones."
     )
 
 
@@ -274,9 +274,10 @@ def chapters(course: Course, gains: str = "") -> str:
         for (_, before), (step, row) in pairwise(PUBLISHED.items())
     }
     measured = {row.result.step[:2]: str(row.gain) if row.gain else row.needs for row in course.shown.ladder.rows[1:]}
-    rows = []
+    rows, elsewhere, own = [], list[str](), {name[:2] for name in CHAPTERS}
     for name, title in CHAPTERS.items():
         page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+        elsewhere += [f"{step} in {name[:2]}" for step in _steps_on(page) if step not in own]
         question = page.partition("\n")[0].removeprefix(f"# {name[:2]} ")
         gained = [_of_steps(texts, name, page) for texts in ([measured, published] if gains else [published])]
         rows.append([f"[{name[:2]} {title}]({course.to_docs}{name}.md)", question, *gained])
@@ -289,15 +290,20 @@ def chapters(course: Course, gains: str = "") -> str:
     return (
         f"{markdown_table(['chapter', 'the question', *here, f'>published, {DEVICE}'], rows)}\n\n*Gain over the step "
         f"before.{text if gains else ''} Published: MobileNetV2 at 224 px, one run, no spread, from traced steps "
-        f"([source]({SOURCE})).*"
+        f"([source]({SOURCE})). Steps without a chapter of their own: {', '.join(sorted(set(elsewhere)))}.*"
     )
+
+
+def _steps_on(page: str) -> list[str]:
+    """The first two digits of the steps whose numbers a page shows."""
+    return re.findall(r"<!-- begin number (\d\d)_", page)
 
 
 def _of_steps(texts: Mapping[str, str], chapter: str, page: str) -> str:
     """The texts of the steps whose numbers a chapter's page shows, by the steps' first two digits; of several, with
     those.
     """
-    steps = re.findall(r"<!-- begin number (\d\d)_", page)
+    steps = _steps_on(page)
     if len(steps) < 2:
         return texts.get(chapter[:2], "")
     return ", ".join(f"{step}: {texts[step]}" for step in steps if step in texts)

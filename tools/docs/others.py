@@ -252,7 +252,7 @@ def samples_in(traces: Mapping[str, Path], names: Iterable[str]) -> dict[str, Pa
     """{name: path} of these samples, from traces by their SHA-256. Raises InputError where one is missing."""
     listed = samples.read_list().by_name
     if missing := [name for name in names if listed[name].sha256 not in traces]:
-        raise InputError(f"the folder lacks the trace {missing[0]}: `python -m walkthrough samples` fetches it")
+        raise InputError(f"the folder lacks the trace {missing[0]}: `walkthrough samples` fetches it")
     return {name: traces[listed[name].sha256] for name in names}
 
 
@@ -400,10 +400,8 @@ def main(words: Sequence[str]) -> None:
     """Exit code 0; 2 with one line where a sample is missing or broken. Pairs stay without all of theirs."""
     exit_in_one_line()
     if len(words) != 1 or not Path(words[0]).is_dir():
-        raise InputError(
-            "name one folder, with the samples: `python -m walkthrough samples` fetches them into logs/samples"
-        )
-    if git_revision().endswith("-dirty"):
+        raise InputError("name one folder, with the samples: `walkthrough samples` fetches them into logs/samples")
+    if (git_revision() or "").endswith("-dirty"):
         raise InputError("the working tree has changes: commit them first, as the pages name the commit")
     traces, pairs = traces_in(Path(words[0])), read_pairs().pairs
     sampled = msgspec.json.encode(compute_samples(traces), order="deterministic")

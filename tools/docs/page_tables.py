@@ -7,7 +7,7 @@ from studies.study import title
 from tools.docs import effects, gpu_memory, others, profiler_tab, sample_roofline, strips
 from tools.docs.recorded import Course
 from walkthrough.compare.figures import ladder_title
-from walkthrough.compare.ladder import DEVICE, PUBLISHED, SOURCE, intervals, page_table, summary
+from walkthrough.compare.ladder import DEVICE, PUBLISHED, SOURCE, intervals, page_table, summary, warnings_of
 from walkthrough.compare.study import Study
 from walkthrough.compare.table import Table, code, escaped, markdown_table
 from walkthrough.records import samples
@@ -21,6 +21,7 @@ def _ladders(course: Course) -> str:
         parts += [
             f"### {escaped(ladder_title(recorded.ladder))}",
             page_table(recorded.ladder, recorded.limit),
+            *map(escaped, warnings_of(recorded.ladder)),
             f"**{escaped(summary(recorded.ladder))}** {intervals(recorded.ladder)}",
             f"[The record]({course.to_logs}/{recorded.folder.name}/README.md).",
         ]
@@ -209,7 +210,7 @@ def stored(course: Course, name: str, of: str, part: str = "") -> str:
 
 def _not_recorded(course: Course, name: str) -> str:
     device = escaped(course.shown.ladder.baseline.device)
-    return f"*Not recorded on {device}: `python -m walkthrough {COMMANDS[name]}`.*"
+    return f"*Not recorded on {device}: `walkthrough {COMMANDS[name]}`.*"
 
 
 def _of_ablation(block: Callable[[Course, Study], str], course: Course) -> str:

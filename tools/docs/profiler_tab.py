@@ -245,7 +245,7 @@ def main(words: Sequence[str]) -> None:
         return
     exit_in_one_line()
     if len(words) != 1 or not Path(words[0]).is_dir():
-        raise InputError("name one folder, with the samples: `python -m walkthrough samples` fetches them")
+        raise InputError("name one folder, with the samples: `walkthrough samples` fetches them")
     compared = msgspec.json.encode(compute(traces_in(Path(words[0]))))
     result.write_whole(RECORDS / FILE, msgspec.json.format(compared, indent=2) + b"\n")
     print(f"written: {RECORDS / FILE}; then: make docs-figures")

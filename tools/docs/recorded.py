@@ -158,7 +158,7 @@ def records(root: Path = RECORDS) -> list[Recorded]:
     """
     every = [read(path.parent) for path in sorted(root.glob(f"*/{record.FILE}"))]
     if not every:
-        raise InputError(f"{root} holds no recorded ladder: `python -m walkthrough record` makes one")
+        raise InputError(f"{root} holds no recorded ladder: `walkthrough record` makes one")
     return sorted(every, key=_rank)
 
 

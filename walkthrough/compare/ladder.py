@@ -19,10 +19,11 @@ from walkthrough.compare.rounds import (
     gpu_use,
     half_spread,
     is_first_step,
+    ran_apart,
     rounds_compared,
     spread,
 )
-from walkthrough.compare.statistics import ratio
+from walkthrough.compare.statistics import Ratio, ratio
 from walkthrough.compare.table import Cell, Table
 from walkthrough.results.environment import ROOT, project_folder
 from walkthrough.results.errors import InputError, folder, printable
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-UNSTEADY = 0.25  # half the range of a step's windows over their median: beyond it intervals are wide
+UNSTEADY = 0.25  # half the spread of a step's windows over their median: beyond it intervals are wide
 
 # The columns. A terminal that is too narrow for all groups prints a table for each group, or several.
 GAINS = ("vs step\nbefore", "vs\nbaseline")
@@ -47,6 +48,7 @@ TEMPLATES |= dict.fromkeys(("window\n±", *LIMIT), "{:.0%}") | dict.fromkeys(ROO
 # A narrow page cuts off what is last.
 PAGE = ("batch", *SPEED, "windows", "rounds", "step\nms", "memory\nMB", *LIMIT)
 
+WINDOWS = "the windows, without a tenth at either end"  # what `spread` is of
 NO_EFFECT = (
     "Where a row says what the step needs, its change has no effect on this device: it ran once, for its trace, and "
     "the next step is compared with the last one that has an effect."
@@ -157,7 +159,7 @@ def of_other_versions(compared: Sequence[Comparison]) -> list[str]:
 
 
 def comparison(compared: Sequence[Comparison], limit: Limit | None = None) -> dict[str, Any]:
-    """The object that `compare --json` prints, from `comparisons`.
+    """The object that `compare --json` prints, from `comparisons`. warnings: those of all ladders.
 
     Rows of another ladder than the first have null for `relative`, `relative_low`, `relative_high` and `resolved`:
     their setup is not the baseline's. limit: without, and for rows of another setup, the shares of peaks are null.
@@ -179,7 +181,8 @@ def comparison(compared: Sequence[Comparison], limit: Limit | None = None) -> di
                 }
                 | (known.shares(row.result) if known else roofs.NO_SHARES)
             )
-    return {"baseline": compared[0].baseline.step, "rows": rows}
+    warnings = [warning for ladder in compared for warning in warnings_of(ladder)]
+    return {"baseline": compared[0].baseline.step, "rows": rows, "warnings": warnings}
 
 
 def ladder_table(
@@ -286,15 +289,9 @@ def _print_ladder(ladder: Comparison, to: "Console", used: Mapping[str, GpuUse],
     for columns in _fitting(table, groups, to):
         to.print(table.rich(columns))
         to.print()
+    for warning in warnings_of(ladder):
+        to.print(Text(warning, "red"))
     to.print(Text(summary(ladder), "bold"))
-    if max(half_spread(row.result) for row in ladder.rows) > UNSTEADY:
-        to.print(
-            Text(
-                "UNSTEADY: the windows of a step differ widely, so something else kept this machine busy. Run it "
-                "again, or more rounds.",
-                "red",
-            )
-        )
     if not is_first_step(base):
         to.print(Text(f"No run of 00_baseline is here: everything is relative to {printable(base.step)}.", "yellow"))
     remarks = [f"All: {printable(note)}." for note in everywhere]
@@ -331,7 +328,7 @@ def _legend(ladder: Comparison, limit: Limit | None, has_roofs: bool, units: str
     return (
         f"{intervals(ladder)}\n"
         "images/s: the median timed window, no profiler running; step ms: what a step takes at that speed; window ±: "
-        "half the windows' range. "
+        f"half the range of {WINDOWS}. "
         f"memory: {memory}. batch MB: what a batch moves to the device.\n"
         f"{_of_limit(limit) if limit else ''}{OF_ROOFS if has_roofs else ''}{traced}"
         f"{original if beside_original(ladder) else ''}"
@@ -351,7 +348,7 @@ def intervals(ladder: Comparison) -> str:
     """How to read the ladder's ratios, and what their intervals are from."""
     (fewest, most), all_act = rounds_compared(ladder), len(ladder.acting) == len(ladder.rows)
     if most == 1:
-        source = "of one round, so it has no run-to-run variation: `tour --rounds N`, `record --runs N`"
+        source = "of one round's windows, without run-to-run variation: for that, `tour --rounds N`, `record --runs N`"
     elif fewest == most:
         source = f"over {most} rounds, in each of which {'every step' if all_act else 'both steps'} ran"
     elif fewest > 1:
@@ -359,7 +356,7 @@ def intervals(ladder: Comparison) -> str:
     else:
         source = (
             f"over the up to {most} rounds in which both steps ran; where there are none, as for a step that was run "
-            "again by itself, by the windows of two runs, so it has no run-to-run variation"
+            "again by itself, of the windows of two runs, without run-to-run variation"
         )
     text = (
         f"1.39x (1.31-1.48): times as fast, and the 95 % interval ({source}). ~: no measurable "
@@ -379,46 +376,81 @@ def notes_of(ladder: Comparison) -> list[str]:
     return list(dict.fromkeys(note for row in rows for note in row.result.notes))
 
 
+def warnings_of(ladder: Comparison) -> list[str]:
+    """What makes a ladder's ratios doubtful: a machine that was busy, steps of another time than the others."""
+    warnings = []
+    if unsteady := [row.result.step for row in ladder.rows if half_spread(row.result) > UNSTEADY]:
+        warnings.append(
+            f"UNSTEADY: the windows of {_names(unsteady)} differ widely, so something else kept this machine busy. Run "
+            "the ladder again, or more rounds."
+        )
+    if apart := [row.result.step for row in ran_apart(ladder)]:
+        warnings.append(
+            f"RUN APART: {_names(apart)} ran at another time than the others, so what changed on this machine in "
+            "between is in the ratios, too. Run the whole ladder again."
+        )
+    return warnings
+
+
+def _names(steps: Iterable[str]) -> str:
+    return ", ".join(map(short_name, steps))
+
+
 def summary(ladder: Comparison) -> str:
-    """Where the ladder's top is reached, and which steps are faster or slower than the step before."""
+    """Where the ladder's top is reached, and which steps are faster or slower than the step before.
+
+    Of one round it says that this is by its windows alone; see also `warnings_of`.
+    """
     if len(ladder.rows) == 1:
         return f"Only {printable(ladder.baseline.step)} is here: there is nothing to compare it with."
     later, idle = ladder.acting[1:], [row.result.step for row in ladder.rows[1:] if not row.acts]
     gains = {row.result.step: row.gain for row in later if row.gain and row.gain.resolved}
-    faster = _listed("faster", ((step, gain.ratio) for step, gain in gains.items() if gain.ratio > 1))
-    slower = _listed("slower", ((step, gain.ratio) for step, gain in gains.items() if gain.ratio < 1))
+    faster = _listed("faster", {step: gain for step, gain in gains.items() if gain.ratio > 1})
+    slower = _listed("slower", {step: gain for step, gain in gains.items() if gain.ratio < 1})
     which = "; ".join(filter(None, (faster, slower)))
-    text = (
-        f"{_top(ladder)}. Measurably different from the step before: {len(gains) or 'none'} of {len(later)}"
-        f"{f' ({which})' if which else ''}."
-    )
+    different, more = "Measurably different from the step before", ""
+    if rounds_compared(ladder)[1] == 1:
+        different = "Different from the step before beyond the spread of this one round's windows"
+        more = " More rounds show how much runs vary: `tour --rounds 5`."
+    text = f"{_top(ladder)}. {different}: {len(gains) or 'none'} of {len(later)}{f' ({which})' if which else ''}.{more}"
     if not idle:
         return text
     steps = f"{len(idle)} steps have" if len(idle) > 1 else "1 step has"
-    return f"{text} {steps} no effect on this device ({', '.join(map(short_name, idle))})."
+    return f"{text} {steps} no effect on this device ({_names(idle)})."
 
 
 def _top(ladder: Comparison) -> str:
-    """The first step that is as fast, as far as can be measured, as the one with the largest ratio; and that one."""
-    largest = max(ladder.acting, key=lambda row: row.relative.ratio)
+    """The first step that no other is measurably faster than; and the one with the largest ratio, if that is another.
+
+    Only of steps that are measurably faster than the baseline; without any, the one with the largest ratio.
+    """
+    acting = ladder.acting
+    largest = max(acting, key=lambda row: row.relative.ratio)
     if largest is ladder.rows[0]:
         return "No step is faster than the baseline"
 
-    def as_fast(row: Row) -> bool:
-        return row.relative.resolved and row.relative.ratio > 1 and not ratio(largest.rounds, row.rounds).resolved
+    def is_top(row: Row) -> bool:
+        return _is_faster(row.relative) and not any(_is_faster(ratio(other.rounds, row.rounds)) for other in acting)
 
-    top = next(filter(as_fast, ladder.acting), largest)
-    unresolved = "" if top.relative.resolved else ", no measurable difference"
-    text = f"Top of the ladder: {printable(top.result.step)}, {top.relative} the baseline{unresolved}"
+    top = next(filter(is_top, acting), largest)
+    text = f"Top of the ladder: {printable(top.result.step)}, {_or_no_difference(top.relative, 'the baseline')}"
     if top is not largest:
-        over = ratio(largest.rounds, top.rounds)
-        text += f"; {printable(largest.result.step)}, with the largest ratio, is {over} that, no measurable difference"
+        over = _or_no_difference(ratio(largest.rounds, top.rounds), "that")
+        text += f"; {printable(largest.result.step)}, with the largest ratio, is {over}"
     return text
 
 
-def _listed(word: str, steps: Iterable[tuple[str, float]]) -> str:
+def _is_faster(ratio: Ratio) -> bool:
+    return ratio.resolved and ratio.ratio > 1
+
+
+def _or_no_difference(ratio: Ratio, of: str) -> str:
+    return f"{ratio} {of}{'' if ratio.resolved else ', no measurable difference'}"
+
+
+def _listed(word: str, gains: Mapping[str, Ratio]) -> str:
     """ "faster: 02 1.21x, 04 1.30x"; "" for none."""
-    names = ", ".join(f"{short_name(step)} {ratio:.2f}x" for step, ratio in steps)
+    names = ", ".join(f"{short_name(step)} {str(gain).partition(' ')[0]}" for step, gain in gains.items())
     return f"{word}: {names}" if names else ""
 
 

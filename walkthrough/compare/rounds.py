@@ -1,8 +1,10 @@
 """Runs side by side: how much faster each step is than the baseline and than the step before."""
 
+import math
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,7 @@ from walkthrough.results.result import (
 )
 
 Runs = Mapping[str, Rounds]  # {step: its windows, round by round}
+PAUSE = 3600.0  # seconds between the starts of two steps: after a longer one they are not of one tour
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Comparison:
 def spread(result: Result) -> tuple[float, float]:
     """Slowest and fastest timed window, images/s, without a tenth of the windows at either end.
 
-    Of the five windows of one run that is all of them; of a recorded step's many, single outliers do not count.
+    Of fewer than ten that is all of them; of the ten of a run, without the slowest and the fastest.
     """
     windows = sorted(result.samples_per_second.windows)
     left_out = len(windows) // 10
@@ -101,7 +104,7 @@ def spread(result: Result) -> tuple[float, float]:
 
 
 def half_spread(result: Result) -> float:
-    """Half the `spread` over the median: 0.1 for "±10%"."""
+    """Half the `spread`'s length over the median: 0.1 for "±10%"."""
     low, high = spread(result)
     return (high - low) / 2 / result.samples_per_second.median
 
@@ -184,6 +187,28 @@ def rounds_compared(ladder: Comparison) -> tuple[int, int]:
     """
     rounds = [ratio.rounds for row in ladder.acting[1:] for ratio in (row.relative, row.gain) if ratio]
     return min(rounds, default=1), max(rounds, default=1)
+
+
+def ran_apart(ladder: Comparison) -> list[Row]:
+    """The rows of one run that is of another time than its neighbours': out of the ladder's order, or after a `PAUSE`.
+
+    Of those that act. So is a step that was run again by itself since the tour.
+    """
+    rows, apart = ladder.acting, []
+    starts = [_seconds(row.result.started) for row in rows]
+    for at, row in enumerate(rows):
+        is_paused = at > 0 and starts[at] - starts[at - 1] > PAUSE
+        if len(row.rounds) == 1 and (is_paused or any(starts[at] > later for later in starts[at + 1 :])):
+            apart.append(row)
+    return apart
+
+
+def _seconds(started: str) -> float:
+    """A `Result.started` in seconds; not a number for a text that is no time, which is before and after nothing."""
+    try:
+        return datetime.fromisoformat(started).timestamp()
+    except (ValueError, OverflowError):
+        return math.nan
 
 
 def rounds_of(result: Result, kept: Rounds) -> Rounds:

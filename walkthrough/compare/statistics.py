@@ -42,10 +42,17 @@ class Ratio:
     rounds: int
 
     def __str__(self) -> str:
-        """For people: "1.39x (1.31-1.48)"; "~1.02x (0.97-1.08)" without a measurable difference."""
-        ratio = f"{self.ratio:.2f}" if self.ratio < 1e4 else f"{self.ratio:.0e}"
-        low, high = (f"{end:.2f}" if end < 1000 else "1000+" for end in (self.low, self.high))
+        """For people: "1.39x (1.31-1.48)"; "~1.02x (0.97-1.08)" without a measurable difference.
+
+        With one, numbers that two decimals round to 1 have more: "1.25x (1.003-1.56)".
+        """
+        ratio = self._text(self.ratio) if self.ratio < 1e4 else f"{self.ratio:.0e}"
+        low, high = (self._text(end) if end < 1000 else "1000+" for end in (self.low, self.high))
         return f"{'' if self.resolved else '~'}{ratio}x ({low}-{high})"
+
+    def _text(self, value: float) -> str:
+        decimals = next((count for count in range(2, 9) if not self.resolved or round(value, count) != 1), 9)
+        return f"{value:.{decimals}f}"
 
     @property
     def resolved(self) -> bool:

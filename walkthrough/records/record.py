@@ -30,7 +30,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from walkthrough.compare import isolated, rounds, tour
-from walkthrough.compare.ladder import intervals, notes_of, page_table, summary
+from walkthrough.compare.ladder import intervals, notes_of, page_table, summary, warnings_of
 from walkthrough.compare.table import code, escaped
 from walkthrough.records import allowed
 from walkthrough.results import environment, privacy, result
@@ -354,6 +354,7 @@ def page(folder: str | Path) -> str:
         "",
         page_table(ladder),
         "",
+        *(line for warning in warnings_of(ladder) for line in (escaped(warning), "")),
         f"**{escaped(summary(ladder))}**",
         "",
         intervals(ladder),

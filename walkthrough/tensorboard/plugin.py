@@ -26,7 +26,7 @@ from werkzeug.wsgi import wrap_file
 
 from walkthrough.advice import comparison
 from walkthrough.compare import roofs, rounds, statistics
-from walkthrough.compare.ladder import DEVICE, MODEL, RELATIVE, intervals, notes_of, summary
+from walkthrough.compare.ladder import DEVICE, MODEL, RELATIVE, intervals, notes_of, summary, warnings_of
 from walkthrough.results.environment import usable_cores
 from walkthrough.results.errors import InputError, printable
 from walkthrough.results.files import open_plain
@@ -121,7 +121,7 @@ class WalkthroughPlugin(base_plugin.TBPlugin):
     def _ladders(self, request: wrappers.Request) -> dict[str, Any]:
         """{"ladders": [{title, baseline, rows, …}], "original": {device, model, relative}, "problems": [text]}.
 
-        summary, intervals: texts of a ladder, as `compare` prints them. Each ladder in the log folders,
+        warnings, summary, intervals: texts of a ladder, as `compare` prints them. Each ladder in the log folders,
         as `compare --json` prints it, and the published one. problems: which ladders cannot be shown, and why.
         """
         runs = [run for run in self.runs.latest().values() if run.result]
@@ -252,6 +252,7 @@ def _ladder(folder: str, results: list[Result], run_of: dict[int, Run], measured
         "title": printable(f"{folder}: {base.model}, {base.size_label}, {base.data}, on {base.device}"),
         "baseline": base.step,
         "rows": rows,
+        "warnings": warnings_of(ladder),
         "summary": summary(ladder),
         "intervals": intervals(ladder),
     }

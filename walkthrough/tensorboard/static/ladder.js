@@ -10,12 +10,12 @@ export async function ladder(site) {
     page.append(h("h1", {}, "Runs"), withTraces(site).length ? runsTable(site, withTraces(site)) : note("No run is in the log folder yet."));
   }
   for (const shown of ladders) {
-    page.append(h("h1", {}, shown.title), h("p", {}, h("b", {}, shown.summary)), h("div", {class: "grid"},
+    page.append(h("h1", {}, shown.title), ...shown.warnings.map(bad), h("p", {}, h("b", {}, shown.summary)), h("div", {class: "grid"},
       section("Images/s", speedChart(site, shown),
-        note(`The median timed window, no profiler running; the whiskers are the range of the windows (${windows(shown)}).${
+        note(`The median timed window, no profiler running; the whiskers are the range of the windows, without a tenth at either end (${windows(shown)}).${
           shown.rows.every((row) => row.acts) ? "" : " Grey: a step without effect on this device."}`)),
       section("Relative to the baseline", relativeChart(site, shown, original),
-        note(shown.intervals), comparable(shown, original)
+        note(`${shown.intervals} Grey: no measurable difference.`), comparable(shown, original)
           ? note(`Orange: the course's original ladder, on a ${original.device}, one run per step, no interval published.`) : null),
       breakdowns(site, shown), wideSection("The steps", ladderTable(site, shown))));
   }
@@ -118,7 +118,7 @@ function ladderTable(site, {rows}) {
   const marks = (row) => numbered.flatMap((text, at) => (row.notes.includes(text) ? [at + 1] : [])).join(", ");
   const step = (row) => h("span", {class: "step"}, row.has_trace ? link(row.step, () => site.go("step", {run: row.run})) : row.step,
     h("span", {class: "quiet"}, marks(row) ? ` [${marks(row)}]` : ""));
-  return h("div", {}, table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">range of windows", ">windows / rounds",
+  return h("div", {}, table(["step", ">images/s", ">vs step before", ">vs baseline", ">batch", ">range of windows, without a tenth at either end", ">windows / rounds",
     ">peak memory"],
   rows.map((row) => [step(row), row.samples_per_second.median.toFixed(1), ratioText(row.gain) ?? row.needs, ratioText(row.relative),
     `${row.batch_size}`, `${row.low.toFixed(1)} to ${row.high.toFixed(1)}`, `${row.windows} / ${row.rounds}`, bytes(row.peak_memory_bytes.allocated)])),

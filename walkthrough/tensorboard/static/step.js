@@ -78,7 +78,7 @@ function findings(site, digest, place) {
   const advised = new Set(digest.advice.map(({id}) => id));
   const say = (item, text) => (advised.has(item.cost) ? null : text);
   const items = digest.findings.map((item) => h("li", {}, h("b", {}, item.what), `: ${time(item.us_per_step)} ${per(digest)}`,
-    item.estimated_gain >= 1.02 && item.estimated_gain < 100 ? say(item, `; about ${item.estimated_gain.toFixed(2)}x without`) : null,
+    item.estimated_gain >= 1.02 && item.estimated_gain < 100 ? say(item, `; ${item.gain || `about ${item.estimated_gain.toFixed(2)}x`} without`) : null,
     item.marked ? link("show in the timeline", () => site.go("timeline", {...place, find: item.what}), {more: "mark"}) : null,
     h("div", {class: "quiet"}, sentence(item.why)), say(item, h("div", {}, sentence(item.do)))));
   return items.length ? wideSection("What stands out", h("ul", {}, ...items)) : null;

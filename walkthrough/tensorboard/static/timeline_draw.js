@@ -3,7 +3,8 @@
 // How a frame stays cheap with 500,000 events: a frame paints each visible Track into one line of pixels (`paintTrack`):
 // boxes wider than a pixel one by one, and all narrower events that start in the same pixel column at once, found by
 // binary search. So a frame costs about (columns x visible rows), however many events there are. Each line is then
-// stretched to its row's height.
+// stretched to its row's height. Of what is narrower than a pixel, idle gaps are as faint as the share of it that they
+// cover, so that the lane looks as idle as the GPU is; other events are always seen.
 //
 // Names come from a trace, so from strangers: they reach the page only by `textContent` and `fillText`.
 import {duration, grouped, quantity} from "./elements.js";
@@ -256,7 +257,7 @@ export class Drawing {
   /** Paints one track into the pixels from `offset` on. */
   paintTrack(track, offset, {us, first}) {
     const {columns, pixels} = this;
-    const {start, end, name, busy, size, matches, lane: {shade, palette}} = track;
+    const {start, end, name, busy, size, matches, lane: {kind, shade, palette}} = track;
     const low = first * us;
     const high = (first + columns) * us;
     let match = 0; // where in `matches` the search for this column's begins
@@ -279,7 +280,7 @@ export class Drawing {
         }
         const density = Math.min(1, (busy[next] - busy[i]) / us);
         if (shownMatch >= 0) paint(column, 255, shownMatch);
-        else paint(column, matches ? DIM : 100 + 155 * density, wide);
+        else paint(column, matches ? DIM : kind === "idle" ? 255 * density : 100 + 155 * density, wide);
         if (end[wide] - start[wide] < us) continue;
       }
       const dim = matches && matches[lowerBound(matches, wide)] !== wide;

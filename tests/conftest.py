@@ -25,14 +25,15 @@ from walkthrough.cli import main
 
 pytest_plugins = ["support.browser"]
 TESTS = Path(__file__).parent
-# What `-m quick` runs: what decides the numbers, from traces and results; it starts no program.
+# What `-m quick` runs: what decides the numbers, from traces and results, and golden texts; it starts no program.
 QUICK = ("advice/*", "compare/test_rounds.py", "compare/test_statistics.py", "results/test_result.py", "trace/*")
+GOLDEN = ("*/test_golden_texts.py", "*/test_ladder.py", "*/test_fit.py", "*/test_study.py", "*/test_time_command.py")
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow], print_blob=True)
 settings.load_profile("any machine")
 
 
-def is_quick(path):
-    return any(path.relative_to(TESTS).match(pattern) for pattern in QUICK)
+def is_quick(path, patterns=(*QUICK, *GOLDEN)):
+    return any(path.relative_to(TESTS).match(pattern) for pattern in patterns)
 
 
 def pytest_ignore_collect(collection_path, config):
@@ -47,7 +48,8 @@ def pytest_collection_modifyitems(items):
         if "quick_tour" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.xdist_group("quick tour"))
             item.add_marker(pytest.mark.long)
-        if is_quick(item.path) and not {"long", "thorough"} & {mark.name for mark in item.iter_markers()}:
+        marks = {mark.name for mark in item.iter_markers()}
+        if is_quick(item.path, GOLDEN if "golden" in item.name else QUICK) and not {"long", "thorough"} & marks:
             item.add_marker(pytest.mark.quick)
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
 

@@ -61,7 +61,7 @@ def _run(words: list[str], ends: bool) -> int:
         if hasattr(args, "passed_on"):  # to the programs that the command runs
             args.passed_on = others
         elif others:
-            parser.error(f"unrecognized arguments: {' '.join(others)}")
+            args.error(f"unrecognized arguments: {' '.join(others)}")
         if ends and args.command == "explain":
             atexit.register(gc.freeze)  # a process that ends need not look for garbage, which takes 30 ms with numpy
         code = import_module(COMMANDS[args.command][0]).run(args)
@@ -97,6 +97,7 @@ def _parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
             commands.add_parser(name, help="(in a clone of the project)")
             continue
         command = commands.add_parser(name, help=text, description=text)
+        command.set_defaults(error=command.error)
         if named or words is None:
             import_module(module).add_options(command)
     return parser

@@ -6,14 +6,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
-from typing import IO, TYPE_CHECKING, TextIO, cast
+from typing import IO, TYPE_CHECKING, Any, TextIO, cast
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 SCREEN_WIDTH = 100  # columns of what `explain` prints
 LEAST_WIDTH = 60  # columns: narrower terminals wrap its lines themselves
-PLAIN_WIDTH = 250  # columns, where the output is a file or a pipe and lines need not wrap
+PLAIN_WIDTH = 250  # columns that a table may have where the output is a file or a pipe
 
 HARD_BLANK = "\xa0"  # where no line of a `Page` may end
 BOLD, DIM, GREEN, YELLOW = 1, 2, 32, 33  # of ANSI terminals
@@ -39,22 +39,28 @@ class _Trimmed(io.TextIOBase):
 
 
 def console() -> "Console":
-    """A rich console on stdout that does not wrap lines at 80 columns where the output is a file or a pipe.
+    """A rich console on stdout: sentences wrap at `SCREEN_WIDTH`; tables in a file or a pipe have the width they need.
 
     Characters that the locale's encoding does not have are printed as "?". A broken pipe is left to the caller.
     """
     from rich.console import Console
+    from rich.text import Text
 
-    class PipeConsole(Console):
+    class OwnConsole(Console):
+        def print(self, *objects: Any, **options: Any) -> None:
+            if all(isinstance(item, str | Text) for item in objects):
+                options.setdefault("width", SCREEN_WIDTH)
+            super().print(*objects, **options)
+
         def on_broken_pipe(self) -> None:
             raise BrokenPipeError
 
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
-    terminal = PipeConsole(highlight=False, emoji=False)
+    terminal = OwnConsole(highlight=False, emoji=False)
     if terminal.is_terminal:
         return terminal
-    return PipeConsole(file=cast("IO[str]", _Trimmed(sys.stdout)), highlight=False, emoji=False, width=PLAIN_WIDTH)
+    return OwnConsole(file=cast("IO[str]", _Trimmed(sys.stdout)), highlight=False, emoji=False, width=PLAIN_WIDTH)
 
 
 def painted(text: str, *codes: int) -> str:

@@ -215,14 +215,14 @@ def test_what_cannot_be_read_ends_with_one_line_and_exit_code_2(assert_refuses, 
     (empty / "a.pt.trace.json").symlink_to("gone")
     two_steps().write(mine / "b.pt.trace.json")
     for words, message in (
-        ([tmp_path / "missing.json"], "does not exist"),
+        ([tmp_path / "samples" / "a" / "none.json"], f"`walkthrough samples {tmp_path / 'samples'}` fetches them"),
         ([broken], "not JSON"),
         ([empty], "holds no trace"),
         ([mine.parent], "mine"),  # a folder of folders
         ([broken, broken, broken], "3 paths"),
         ([bulky, "--max-size", "1MB"], "--max-size"),
-        *(([RECORDED, f"--max-size={text}"], "--max-size") for text in ("5", "-1GB", "1XB", "nan")),
-        ([RECORDED, broken], "not JSON"),
+        *(([RECORDED, f"--max-size={text}"], "see walkthrough explain --help") for text in ("5", "-1GB", "1XB", "nan")),
+        ([RECORDED, "--al"], "explain: unrecognized arguments: --al (see walkthrough explain --help)"),
         ([tmp_path / "\x1b[31m.json"], "does not exist"),
         (["a" * 300], "File name too long"),
     ):

@@ -146,10 +146,7 @@ def test_a_gpu_keeps_a_layer_norm_in_float32_and_dropout_as_bools(own):
 
 @pytest.mark.parametrize(
     ("more", "reason"),
-    [
-        ("loss.tolist() or x.numpy()", "cannot be predicted"),
-        ("raise InputError('no such thing')", "no such thing"),
-    ],
+    [("loss.tolist() or x.numpy()", "cannot be predicted"), ("raise InputError('no such thing')", "no such thing")],
 )
 def test_a_program_that_cannot_be_predicted_says_why_in_a_line(own, more, reason):
     with pytest.raises(InputError) as refused:

@@ -54,6 +54,7 @@ WHOLE = ["LICENCES.txt", "README.md", "one/one.pt.trace.json.gz", "two/two.pt.tr
 def test_a_list_fetches_nothing(served, run, tmp_path):
     listed = run(tmp_path / "new", "--list")
     assert listed.stdout.count("/one\n") == listed.stdout.count("/two\n") == 1
+    assert f". {len(CONTENT['one'])} B, " in listed.stdout
     assert not (tmp_path / "new").exists()
 
 

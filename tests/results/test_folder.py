@@ -35,7 +35,7 @@ def test_a_folder_is_one_run_s_at_a_time_and_what_a_killed_one_left_is_removed(t
         with pytest.raises(InputError, match="another run of 01_amp"), own_folder(logdir, "01_amp"):
             pass
     folder.touch()
-    with pytest.raises(InputError, match="cannot write"), own_folder(logdir, "01_amp"):
+    with pytest.raises(InputError, match="is a file: name a folder"), own_folder(logdir, "01_amp"):
         pass
 
 

@@ -286,9 +286,10 @@ def _print_comparison(logdir: Path, schedule: Schedule, out: "Console") -> None:
     print_ladders([replace(compared[0], missing=missing), *compared[1:]], out, used)
     python = Path(sys.executable)
     board = python.with_name("tensorboard")
-    out.print(f"\nLook at the runs:  {board if board.exists() else 'tensorboard'} --logdir {logdir}", markup=False)
+    board = board if board.exists() else "tensorboard"
+    out.print(f"\nLook at the runs:  {board} --logdir {logdir}", markup=False, soft_wrap=True)
     again = "These rows again:  " if missing else "This table again:  "
-    out.print(f"{again}{python} -m walkthrough compare {logdir}", markup=False)
+    out.print(f"{again}{python} -m walkthrough compare {logdir}", markup=False, soft_wrap=True)
 
 
 @contextmanager

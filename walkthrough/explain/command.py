@@ -4,12 +4,14 @@ import argparse
 import gc
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from walkthrough.advice import page_of, ranks_in, report_of
+from walkthrough.results.environment import in_clone
 from walkthrough.results.errors import InputError, printable, size
 
 if TYPE_CHECKING:
@@ -84,16 +86,24 @@ def traces_at(path: Path) -> list[Path]:
     """The trace files at a path: the path itself, or a folder's of training, newest first. InputError if none."""
     if not path.is_dir():
         if not path.exists():
-            raise InputError(f"{path} does not exist: name a trace, or a folder with one; `make tour` fills logs/")
+            raise InputError(f"{path} does not exist: name a trace, or a folder with one; {_how_to_get(path)}")
         return [path]
     from walkthrough.results.folder import of_training, traces_in
 
     traces = traces_in(path)
     if not traces:
         below = sorted({trace.parent.name for trace in path.glob("*/*.trace.json*")})
-        fix = f"; its folders do: {', '.join(below[:6])}" if below else " (*.pt.trace.json.gz): `make tour` makes some"
+        fix = f"; its folders do: {', '.join(below[:6])}" if below else f" (*.pt.trace.json.gz): {_how_to_get(path)}"
         raise InputError(f"{path} holds no trace itself{fix}")
     return of_training(traces)
+
+
+def _how_to_get(path: Path) -> str:
+    """Which command makes or fetches traces, for a path without one."""
+    if "samples" in path.parts:
+        folder = Path(*path.parts[: path.parts.index("samples") + 1])
+        return f"`walkthrough samples {shlex.quote(str(folder))}` fetches them"
+    return "`make tour` fills logs/" if in_clone() else "`walkthrough samples` fetches others' traces"
 
 
 def _print_path(path: Path, output: Output) -> None:

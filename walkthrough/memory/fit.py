@@ -37,12 +37,14 @@ GPUS = {  # bytes that a card reports; the least of the capacities that torch's 
 MOST = 2**20  # samples of a batch
 GUESSES = 10  # of the largest batch, by a line through the last two sizes; then the middle is taken
 LEGEND = (
-    "Predicted for a GPU, not measured. peak: allocated, in a training step. activations: what the forward pass keeps; "
-    "other: gradients of activations and temporaries. reserved: what torch's allocator takes for it, by its rules. "
-    f"A CUDA context, which nvidia-smi counts too, is taken to be {CONTEXT_BYTES / 1e9:.2f} GB (assumed, not "
-    "measured by us). The largest batch: reserved and context fit.\n"
+    "Predicted for a GPU, not measured. peak: allocated, in a training step; by kind at the moment of the peak, with "
+    "hardly any gradients where that is early in the backward pass, after zero_grad. activations: what the forward "
+    "pass keeps; other: gradients of activations and temporaries. reserved: what torch's allocator takes for it, by "
+    f"its rules. A CUDA context, which nvidia-smi counts too, is taken to be {CONTEXT_BYTES / 1e9:.2f} GB (assumed, "
+    "not measured by us). The largest batch: reserved and context fit.\n"
     "Not predicted: workspaces of cuDNN and cuBLAS (none to gigabytes, by shape and free memory), the pools of CUDA "
-    "graphs, batches of other sizes in between, other processes."
+    "graphs, batches of other sizes in between, other processes, what the program keeps in host memory (its tensors "
+    "count as the GPU's)."
 )
 
 

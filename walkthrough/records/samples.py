@@ -22,6 +22,7 @@ from msgspec import Struct
 from walkthrough.results.environment import project_folder
 from walkthrough.results.errors import InputError, folder, printable
 from walkthrough.results.result import write_whole, writing
+from walkthrough.terminal import size_text
 
 LIST = Path(__file__).with_name("samples.json")
 TIMEOUT = 30.0  # s without an answer
@@ -172,8 +173,6 @@ def run(args: argparse.Namespace) -> int:
     if args.source and not args.source.is_dir():
         what = "is a file: name the folder that holds it" if args.source.exists() else "there is no such folder"
         raise InputError(f"--from {args.source}: {what}")
-    if args.dir.exists() and not args.dir.is_dir():
-        raise InputError(f"{args.dir} is a file: name a folder")
     write_licences(every, args.dir)
     failures = fetch_all(every, args.dir, _from_files(args.source) if args.source else fetched)
     if failures:
@@ -215,7 +214,7 @@ def description(sample: Sample, every: Samples) -> str:
     """What a sample is, whose, and its licence, in a line."""
     licence = every.licences[sample.source]
     return (
-        f"{sample.name}  {sample.gpu}: {sample.what}. {sample.bytes / 1e6:.1f} MB, {sample.source}, {licence.holder}; "
+        f"{sample.name}  {sample.gpu}: {sample.what}. {size_text(sample.bytes)}, {sample.source}, {licence.holder}; "
         f"{licence.name}"
     )
 

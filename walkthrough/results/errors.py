@@ -125,7 +125,7 @@ class OneLineParser(argparse.ArgumentParser):
         return super().parse_args(*args, **more)
 
     def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (see --help)", file=sys.stderr)
+        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
 
 

@@ -245,6 +245,8 @@ def writing(path: str | Path) -> Iterator[None]:
     """Turn the system's errors about writing to `path` (no space, no permission, not a folder) into InputError."""
     try:
         yield
+    except FileExistsError as error:  # of mkdir
+        raise InputError(f"{path} is a file: name a folder") from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         fix = "free some space there" if full else "choose another folder"

@@ -21,7 +21,7 @@ from walkthrough.trace.operators import between_operators
 Rule = Callable[[Analysis], Evidence | None] | Evidence
 
 # How much less time treating a cost may save than estimated, as a share of that time.
-# Waits that the trace shows: three published pairs of traces (logs/reference/others.json) missed by about a tenth or less.
+# Waits that the trace shows: three published pairs (logs/reference/others.json) missed by about a tenth of it or less.
 WAITING = 0.1
 # Time on the CPU: the profiler's own is in it, which no trace tells apart; a traced launch takes up to twice as long,
 # and with Python's functions recorded (stacks) longer still.

@@ -94,7 +94,8 @@ def _parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
         if named not in (None, name):
             continue
         if name in NEED_CLONE and not in_clone():
-            commands.add_parser(name, help="(in a clone of the project)")
+            command = commands.add_parser(name, help="(in a clone of the project)")
+            command.set_defaults(error=command.error)
             continue
         command = commands.add_parser(name, help=text, description=text)
         command.set_defaults(error=command.error)

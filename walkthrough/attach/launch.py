@@ -254,18 +254,19 @@ class _Signals:
 
     def pass_to(self, child: subprocess.Popen) -> None:
         self._child = child
-        self._pass_on()
+        self._pass_on(early=True)  # no terminal gave the command what came before it began
 
     def _note(self, number: int, _: object) -> None:
         self.came.append(number)
         self._waiting.append(number)
         self._pass_on()
 
-    def _pass_on(self) -> None:
+    def _pass_on(self, early: bool = False) -> None:
         while self._child and self._waiting:
-            number = self._waiting.pop(0)
-            if self._child.poll() is None and not (number == signal.SIGINT and _in_foreground()):
-                self._child.send_signal(number)
+            with suppress(IndexError):  # another signal, whose call of this came between, has passed it on
+                number = self._waiting.pop(0)
+                if self._child.poll() is None and (early or not (number == signal.SIGINT and _in_foreground())):
+                    self._child.send_signal(number)
 
 
 def _in_foreground() -> bool:

@@ -192,13 +192,18 @@ def rounds_compared(ladder: Comparison) -> tuple[int, int]:
 def ran_apart(ladder: Comparison) -> list[Row]:
     """The rows of one run that is of another time than its neighbours': out of the ladder's order, or after a `PAUSE`.
 
-    Of those that act. So is a step that was run again by itself since the tour.
+    Of those that act. So is a step that was run again by itself since the tour, unless it is the last. In order are as
+    many steps as possible.
     """
-    rows, apart = ladder.acting, []
-    starts = [_seconds(row.result.started) for row in rows]
-    for at, row in enumerate(rows):
+    starts = [_seconds(row.result.started) for row in ladder.rows]
+    in_order: list[list[int]] = []  # the longest that ends with each row
+    for at, start in enumerate(starts):
+        before = [rows for rows in in_order if not starts[rows[-1]] > start]
+        in_order.append([*max(before, key=len, default=[]), at])
+    most, apart = max(in_order, key=len, default=[]), []
+    for at, row in enumerate(ladder.rows):
         is_paused = at > 0 and starts[at] - starts[at - 1] > PAUSE
-        if len(row.rounds) == 1 and (is_paused or any(starts[at] > later for later in starts[at + 1 :])):
+        if row.acts and len(row.rounds) == 1 and (is_paused or at not in most):
             apart.append(row)
     return apart
 

@@ -93,12 +93,10 @@ def _parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     for name, (module, text) in COMMANDS.items():
         if named not in (None, name):
             continue
-        if name in NEED_CLONE and not in_clone():
-            command = commands.add_parser(name, help="(in a clone of the project)")
-            command.set_defaults(error=command.error)
-            continue
-        command = commands.add_parser(name, help=text, description=text)
+        is_here = name not in NEED_CLONE or in_clone()
+        shown = text if is_here else "(in a clone of the project)"
+        command = commands.add_parser(name, help=shown, description=shown)
         command.set_defaults(error=command.error)
-        if named or words is None:
+        if is_here and (named or words is None):
             import_module(module).add_options(command)
     return parser

@@ -219,7 +219,7 @@ def _of_cpu(a: Analysis, advice: Sequence[Advice], one_step: str) -> str:
     parts = {f"is operators on the CPU{_longest_operator(a)}": computing}
     parts |= {ON_CPU[role]: share for role, share in shares.items()}
     largest = [part for part in sorted(parts, key=lambda part: -parts[part]) if parts[part] >= MUCH]
-    bound = ", ".join(f"{parts[part]:.0%} {part}" for part in largest).replace("% ", f"% of {one_step} ", 1)
+    bound = ", ".join(f"{parts[part]:.0%}{'' if at else f' of {one_step}'} {part}" for at, part in enumerate(largest))
     if a.trace.properties:
         bound = f"there is a GPU, and nothing of it is recorded; {bound}"
     elif computing > 1 - MUCH and not any(item.predicted_gain and item.share_of_step >= MUCH for item in advice):

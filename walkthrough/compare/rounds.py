@@ -200,7 +200,7 @@ def ran_apart(ladder: Comparison) -> list[Row]:
     for at, start in enumerate(starts):
         before = [rows for rows in in_order if not starts[rows[-1]] > start]
         in_order.append([*max(before, key=len, default=[]), at])
-    most, apart = max(in_order, key=len, default=[]), []
+    most, apart = max(in_order, key=len), []
     for at, row in enumerate(ladder.rows):
         is_paused = at > 0 and starts[at] - starts[at - 1] > PAUSE
         if row.acts and len(row.rounds) == 1 and (is_paused or at not in most):

@@ -156,7 +156,7 @@ def run(args: argparse.Namespace) -> int:
 
     if args.check or args.pack:
         if args.passed_on:
-            raise InputError(f"unrecognized arguments: {' '.join(args.passed_on)} (see walkthrough record --help)")
+            args.error(f"unrecognized arguments: {' '.join(args.passed_on)}")
         return check.check(args.check) if args.check else check.pack(args.pack)
     return record_ladder(args)
 

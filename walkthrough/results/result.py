@@ -246,7 +246,7 @@ def writing(path: str | Path) -> Iterator[None]:
     try:
         yield
     except FileExistsError as error:  # of mkdir
-        raise InputError(f"{path} is a file: name a folder") from error
+        raise InputError(f"{error.filename or path} is a file: name a folder") from error
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         fix = "free some space there" if full else "choose another folder"
